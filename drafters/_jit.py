@@ -1,0 +1,43 @@
+"""How kernels are compiled: lazily, without the GIL, cached on disk where a folder is writable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from numba import njit
+
+if TYPE_CHECKING:
+    from numba.core.dispatcher import Dispatcher
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def kernel(function: Callable[P, R]) -> Dispatcher[Callable[P, R]]:
+    """Return ``function`` as a Numba kernel that compiles nothing until it is told to.
+
+    Numba raises at decoration time when it finds no writable cache folder; such a kernel is
+    compiled once a process instead of once a machine.
+    """
+    try:
+        return njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # "cannot cache function ...: no locator available"
+        return njit(nogil=True)(function)
+
+
+def compile_once(dispatcher: Dispatcher[Callable[..., object]], signature: str) -> None:
+    """Compile ``dispatcher`` for exactly one signature, so that no request waits for the compiler.
+
+    Calls with other types raise ``TypeError`` afterwards. Does nothing when the kernel is compiled
+    already or when Numba is switched off (``NUMBA_DISABLE_JIT=1`` leaves plain functions).
+
+    Args:
+        dispatcher: what :func:`kernel` returned.
+        signature: a Numba signature, for example ``"int64(int32[::1], int64)"``.
+    """
+    compile_for = getattr(dispatcher, "compile", None)
+    if compile_for is None or dispatcher.signatures:
+        return
+    compile_for(signature)
+    dispatcher.disable_compile()

@@ -1,0 +1,127 @@
+"""The contract between a drafter and whatever decodes: six verbs and one answer type."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from .tree import CandidateTree, IntArray
+
+RequestId = Hashable
+DEFAULT_NAMESPACE = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What the target said about a tree that it verified.
+
+    Attributes:
+        token_ids: ``(num_emitted,)`` int32, what the step committed, the recovered or bonus token
+            last.
+        accepted: ``(num_accepted,)`` int32, indices of the tree's nodes on the accepted path.
+        choices: ``(num_nodes + 1,)`` int32, the target's most likely token after the root (entry
+            0) and after each node (entry i + 1); -1 where the target was not asked.
+        top_ids: optional ``(num_nodes + 1, k)`` int32, the target's k most likely tokens there.
+    """
+
+    token_ids: IntArray
+    accepted: IntArray
+    choices: IntArray
+    top_ids: IntArray | None = None
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """A source of candidate trees.
+
+    A drafter never changes the output, only the speed. Nothing here raises on an unknown request
+    id mid-flight: such a request has an empty tree, and its other calls do nothing. Ids that are
+    negative never match and are never proposed.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name that statistics and the command line use."""
+        ...
+
+    def start(
+        self,
+        request_id: RequestId,
+        prompt_ids: npt.ArrayLike,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> None:
+        """Begin a request; one of the same id that still runs is stopped first.
+
+        Args:
+            request_id: any hashable, unique among the running requests.
+            prompt_ids: ``(prompt_length,)`` integers.
+            namespace: requests learn from earlier ones of the same namespace only.
+
+        Raises:
+            ValueError: ``prompt_ids`` is not one-dimensional or not made of integers.
+        """
+        ...
+
+    def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
+        """Append committed tokens, also while speculation is off.
+
+        Args:
+            request_id: a started request.
+            token_ids: ``(num_new,)`` integers.
+        """
+        ...
+
+    def propose(
+        self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
+    ) -> list[CandidateTree]:
+        """Return one tree a request, each of at most ``max_nodes`` nodes, ``max_depth`` deep."""
+        ...
+
+    def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
+        """Learn from what the target said about ``tree``; called before the step's ``extend``."""
+        ...
+
+    def truncate(self, request_id: RequestId, length: int) -> None:
+        """Forget the request's tokens from position ``length`` (prompt included) on."""
+        ...
+
+    def stop(self, request_id: RequestId) -> None:
+        """End the request and release what it held."""
+        ...
+
+
+def as_token_ids(values: npt.ArrayLike) -> IntArray:
+    """Return ``values`` as a contiguous one-dimensional int32 array.
+
+    Raises:
+        ValueError: another number of dimensions, another kind of number, or values beyond int32.
+    """
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"expected token ids of one dimension, got shape {array.shape}")
+    if array.size == 0:
+        return np.zeros(0, np.int32)
+    if array.dtype == np.int32:
+        return np.ascontiguousarray(array)
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"expected token ids of an integer dtype, got {array.dtype}")
+    limits = np.iinfo(np.int32)
+    if array.min() < limits.min or array.max() > limits.max:
+        raise ValueError(f"expected token ids within int32, got {array.min()}..{array.max()}")
+    return np.ascontiguousarray(array, np.int32)
+
+
+def check_budget(max_nodes: int, max_depth: int) -> None:
+    """Check the limits of a :meth:`Drafter.propose` call.
+
+    Raises:
+        ValueError: a limit is negative.
+    """
+    if max_nodes < 0 or max_depth < 0:
+        raise ValueError(
+            f"expected max_nodes >= 0 and max_depth >= 0, got {max_nodes} and {max_depth}"
+        )

@@ -1,0 +1,1 @@
+"""The loop around the verifier, one module an engine."""

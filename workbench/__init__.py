@@ -1,0 +1,1 @@
+"""Would it pay: replay of logs, measured costs, benchmarks and reports."""

@@ -1,0 +1,306 @@
+"""Kernels of the n-gram pool: pages of tokens and chains of equal k-grams.
+
+Everything lives in one int32 array, the arena, so that a call passes one argument. Its regions, in
+order: a header, the tokens, the chain links (one a level beside each token), the chain heads (a
+hash table a level), the pages' fields and the requests' rows. ``_regions`` cuts it into views.
+
+A request writes its tokens into pages that belong to it alone, so requests interleave and end in
+any order. A slot is written once while its page lives, so every link points to an older token. A link
+carries its page's generation: it dies with the page, without anybody looking for it.
+
+Kernels never raise; the class validates.
+
+Source: hash chains as in LZ77 match finders (RFC 1951, section 4); polynomial rolling hash modulo
+the Mersenne prime 2**31 - 1 (Karp and Rabin, 1987), whose products fit int64 without overflow.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ._jit import compile_once, kernel
+
+IntArray = npt.NDArray[np.int32]
+LongArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+Regions = tuple[IntArray, IntArray, IntArray, IntArray, IntArray]
+
+HEADER_SIZE = 32
+NUM_PAGES, PAGE_BITS, SLOT_BITS, BUCKET_BITS, NUM_LEVELS = 0, 1, 2, 3, 4
+FRESH_PAGE, QUEUE_HEAD, QUEUE_TAIL = 5, 6, 7
+"""Header: the next page never used; the first and the last page that wait to be reclaimed."""
+FIRST_LEVEL = 8
+"""Header: from here the k of each level, longest first."""
+
+PAGE_FIELDS = 8
+GENERATION, PAGE_NAMESPACE, OWNER, USED, SEALED, NEXT, PREVIOUS, QUEUE_NEXT = 0, 1, 2, 3, 4, 5, 6, 7
+
+ROW_FIELDS = 8
+NAMESPACE, SERIAL, FIRST_PAGE, LAST_PAGE, LENGTH = 0, 1, 2, 3, 4
+
+NONE = -1
+PRIME = 2**31 - 1
+HASH_BASE = 1_270_405_883
+BUCKET_MIX = 1_640_531_527
+
+
+@kernel
+def _regions(arena: IntArray) -> Regions:
+    """Cut the arena into tokens, links, heads, pages and rows."""
+    num_pages = np.int64(arena[NUM_PAGES])
+    num_levels = np.int64(arena[NUM_LEVELS])
+    num_slots = num_pages << int(arena[PAGE_BITS])
+    num_buckets = 1 << int(arena[BUCKET_BITS])
+    a = HEADER_SIZE + num_slots
+    b = a + num_slots * num_levels
+    c = b + num_buckets * num_levels
+    d = c + num_pages * PAGE_FIELDS
+    return (
+        arena[HEADER_SIZE:a],
+        arena[a:b].reshape((num_slots, num_levels)),
+        arena[b:c].reshape((num_levels, num_buckets)),
+        arena[c:d].reshape((num_pages, PAGE_FIELDS)),
+        arena[d : d + num_pages * ROW_FIELDS].reshape((num_pages, ROW_FIELDS)),
+    )
+
+
+@kernel
+def _mulmod(a: int, b: int) -> int:
+    """Return ``a * b`` modulo the prime; both lie in ``[0, PRIME]``."""
+    product = int(a) * int(b)
+    product = (product & PRIME) + (product >> 31)
+    return product - PRIME if product >= PRIME else product
+
+
+@kernel
+def _previous_slot(pages: IntArray, page_bits: int, slot: int) -> int:
+    """Return the slot of the token before ``slot`` in its request, or -1."""
+    if slot & ((1 << page_bits) - 1):
+        return slot - 1
+    page = int(pages[slot >> page_bits, PREVIOUS])
+    return NONE if page == NONE else (page << page_bits) + pages[page, USED] - 1
+
+
+@kernel
+def _next_slot(pages: IntArray, page_bits: int, slot: int) -> int:
+    """Return the slot of the token after ``slot`` in its request, or -1."""
+    page = slot >> page_bits
+    if (slot & ((1 << page_bits) - 1)) + 1 < pages[page, USED]:
+        return slot + 1
+    page = int(pages[page, NEXT])
+    return NONE if page == NONE else page << page_bits
+
+
+@kernel
+def _last_slot(pages: IntArray, rows: IntArray, page_bits: int, row: int) -> int:
+    """Return the slot of the request's last token, or -1."""
+    page = int(rows[row, LAST_PAGE])
+    return NONE if page == NONE else (page << page_bits) + pages[page, USED] - 1
+
+
+@kernel
+def _retire(arena: IntArray, pages: IntArray, page: int) -> None:
+    """End a page's generation: no link leads to it any more."""
+    generation = int(pages[page, GENERATION]) + 1
+    # A link is 31 bits: the slot below, the generation above; generation 0 is never used.
+    wrapped = generation >> (31 - int(arena[SLOT_BITS])) != 0
+    pages[page, GENERATION] = 1 if wrapped else generation
+    following = pages[page, NEXT]
+    if following != NONE:
+        pages[following, PREVIOUS] = NONE
+    pages[page, PAGE_NAMESPACE] = NONE
+    pages[page, USED] = 0
+    pages[page, SEALED] = 0
+    pages[page, NEXT] = NONE
+    pages[page, PREVIOUS] = NONE
+
+
+@kernel
+def _take_page(arena: IntArray, pages: IntArray, rows: IntArray, row: int) -> int:
+    """Give the request a new page, else the oldest finished one, else its own oldest, else -1."""
+    page = int(arena[FRESH_PAGE])
+    if page < arena[NUM_PAGES]:
+        arena[FRESH_PAGE] = page + 1
+    elif arena[QUEUE_HEAD] != NONE:
+        page = int(arena[QUEUE_HEAD])
+        following = pages[page, NEXT]
+        arena[QUEUE_HEAD] = following if following != NONE else pages[page, QUEUE_NEXT]
+        if arena[QUEUE_HEAD] == NONE:
+            arena[QUEUE_TAIL] = NONE
+    elif rows[row, FIRST_PAGE] != NONE:
+        page = int(rows[row, FIRST_PAGE])
+        rows[row, FIRST_PAGE] = pages[page, NEXT]
+        if rows[row, FIRST_PAGE] == NONE:
+            rows[row, LAST_PAGE] = NONE
+    else:
+        return NONE
+    _retire(arena, pages, page)
+    last = rows[row, LAST_PAGE]
+    pages[page, PAGE_NAMESPACE] = rows[row, NAMESPACE]
+    pages[page, OWNER] = rows[row, SERIAL]
+    pages[page, PREVIOUS] = last
+    if last == NONE:
+        rows[row, FIRST_PAGE] = page
+    else:
+        pages[last, NEXT] = page
+    rows[row, LAST_PAGE] = page
+    return page
+
+
+@kernel
+def _copy_tail(regions: Regions, page_bits: int, row: int, tail: IntArray) -> int:
+    """Copy the request's last tokens, newest first, up to a placeholder; return how many."""
+    tokens, _, _, pages, rows = regions
+    slot = _last_slot(pages, rows, page_bits, row)
+    count = 0
+    while slot != NONE and count < tail.size and tokens[slot] >= 0:
+        tail[count] = tokens[slot]
+        count += 1
+        slot = _previous_slot(pages, page_bits, slot)
+    return count
+
+
+@kernel
+def _start_hashes(
+    arena: IntArray, regions: Regions, row: int, recent: IntArray, state: LongArray
+) -> int:
+    """Prepare the rolling hashes of a request's last tokens; return how many tokens they cover.
+
+    Arrays:
+        recent: ``(max_k,)`` int32, overwritten: token i of the covered ones at i.
+        state: ``(num_levels, 3)`` int64, overwritten: hash, weight of the token that leaves the
+            window, salt of the namespace.
+    """
+    tail = np.empty(recent.size, np.int32)
+    count = _copy_tail(regions, int(arena[PAGE_BITS]), row, tail)
+    for i in range(count):
+        recent[i] = tail[count - 1 - i]
+    salt = _mulmod((int(regions[4][row, NAMESPACE]) + 1) % PRIME, HASH_BASE)
+    for level in range(state.shape[0]):
+        k = int(arena[FIRST_LEVEL + level])
+        value = 0
+        weight = 1
+        for i in range(k):
+            weight = _mulmod(weight, HASH_BASE)
+            if i >= k - count:
+                value = (_mulmod(value, HASH_BASE) + recent[count - k + i] + 1) % PRIME
+        state[level, 0] = value
+        state[level, 1] = weight
+        state[level, 2] = salt
+    return count
+
+
+@kernel
+def append(arena: IntArray, row: int, new: IntArray) -> None:
+    """Append committed tokens to a request, and enter each into the chain of every level.
+
+    Args:
+        arena: the pool, mutated.
+        row: the request's row.
+        new: ``(num_new,)`` int32.
+    """
+    regions = _regions(arena)
+    tokens, links, heads, pages, rows = regions
+    page_bits = int(arena[PAGE_BITS])
+    bucket_shift = 31 - int(arena[BUCKET_BITS])
+    max_k = int(arena[FIRST_LEVEL])
+    recent = np.empty(max_k, np.int32)  # a ring
+    state = np.empty((links.shape[1], 3), np.int64)
+    run = _start_hashes(arena, regions, row, recent, state)
+    position = run
+    page = int(rows[row, LAST_PAGE])
+    used = 1 << page_bits  # full: the first token opens a page
+    if page != NONE and pages[page, SEALED] == 0:
+        used = int(pages[page, USED])
+    rows[row, LENGTH] += new.size
+    for i in range(new.size):
+        if used >> page_bits:
+            page = _take_page(arena, pages, rows, row)
+            if page == NONE:
+                return
+            used = 0
+        token = int(new[i])
+        slot = (page << page_bits) + used
+        tokens[slot] = token
+        used += 1
+        pages[page, USED] = used
+        if token < 0:
+            run = 0
+            for level in range(links.shape[1]):
+                state[level, 0] = 0
+                links[slot, level] = 0
+            continue
+        link = (int(pages[page, GENERATION]) << int(arena[SLOT_BITS])) | slot
+        for level in range(links.shape[1]):
+            k = int(arena[FIRST_LEVEL + level])
+            value = (_mulmod(state[level, 0], HASH_BASE) + token + 1) % PRIME
+            if run >= k:
+                gone = (int(recent[(position - k) % max_k]) + 1) % PRIME
+                value = (value + PRIME - _mulmod(gone, state[level, 1])) % PRIME
+            state[level, 0] = value
+            links[slot, level] = 0
+            if run + 1 >= k:
+                mixed = _mulmod((value + state[level, 2]) % PRIME, BUCKET_MIX)
+                links[slot, level] = heads[level, mixed >> bucket_shift]
+                heads[level, mixed >> bucket_shift] = link
+        recent[position % max_k] = token
+        position += 1
+        run = min(run + 1, max_k)
+
+
+@kernel
+def release(arena: IntArray, row: int) -> None:
+    """End a request: its pages stay searchable and wait, behind all earlier ones, for reclaim."""
+    _, _, _, pages, rows = _regions(arena)
+    first = int(rows[row, FIRST_PAGE])
+    if first == NONE:
+        return
+    last = int(rows[row, LAST_PAGE])
+    pages[last, QUEUE_NEXT] = NONE
+    if arena[QUEUE_HEAD] == NONE:
+        arena[QUEUE_HEAD] = first
+    else:
+        pages[arena[QUEUE_TAIL], QUEUE_NEXT] = first
+    arena[QUEUE_TAIL] = last
+    rows[row, FIRST_PAGE] = NONE
+    rows[row, LAST_PAGE] = NONE
+
+
+@kernel
+def truncate(arena: IntArray, row: int, length: int) -> None:
+    """Forget a request's tokens from position ``length`` on.
+
+    A page that loses only its end is sealed, and the next token opens another one, because a slot
+    is written once a generation; a page that loses all goes to the front of the reclaim queue.
+    """
+    _, _, _, pages, rows = _regions(arena)
+    excess = int(rows[row, LENGTH]) - length
+    if excess <= 0:
+        return
+    rows[row, LENGTH] = length
+    page = int(rows[row, LAST_PAGE])
+    while page != NONE and pages[page, USED] <= excess:
+        excess -= pages[page, USED]
+        previous = int(pages[page, PREVIOUS])
+        _retire(arena, pages, page)
+        pages[page, QUEUE_NEXT] = arena[QUEUE_HEAD]
+        arena[QUEUE_HEAD] = page
+        if arena[QUEUE_TAIL] == NONE:
+            arena[QUEUE_TAIL] = page
+        if previous != NONE:
+            pages[previous, NEXT] = NONE
+        page = previous
+    rows[row, LAST_PAGE] = page
+    if page == NONE:
+        rows[row, FIRST_PAGE] = NONE
+    elif excess > 0:
+        pages[page, USED] -= excess
+        pages[page, SEALED] = 1
+
+
+def compile_kernels() -> None:
+    """Compile every kernel that Python calls, for its one signature."""
+    compile_once(append, "void(int32[::1], int64, int32[::1])")
+    compile_once(release, "void(int32[::1], int64)")
+    compile_once(truncate, "void(int32[::1], int64, int64)")

@@ -10,21 +10,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .drafters import CandidateTree, Drafter, Feedback
+    from .drafters import DRAFTER_NAMES, CandidateTree, Drafter, Feedback, create_drafter
+    from .integrations.generation import GenerationResult, custom_generate, generate
+    from .integrations.statistics import GenerationStatistics, StepReport
 
 __version__ = "0.1.0"
 
 _MODULE_OF = {
     "CandidateTree": ".drafters",
+    "DRAFTER_NAMES": ".drafters",
     "Drafter": ".drafters",
     "Feedback": ".drafters",
+    "GenerationResult": ".integrations.generation",
+    "GenerationStatistics": ".integrations.statistics",
+    "StepReport": ".integrations.statistics",
+    "create_drafter": ".drafters",
+    "custom_generate": ".integrations.generation",
+    "generate": ".integrations.generation",
 }
 
 __all__ = [
+    "DRAFTER_NAMES",
     "CandidateTree",
     "Drafter",
     "Feedback",
+    "GenerationResult",
+    "GenerationStatistics",
+    "StepReport",
     "__version__",
+    "create_drafter",
+    "custom_generate",
+    "generate",
 ]
 
 

@@ -1,13 +1,17 @@
 """Sources of candidate trees. They know no engine and no model, only token ids."""
 
 from .base import DEFAULT_NAMESPACE, Drafter, Feedback, RequestId
+from .catalog import DRAFTER_NAMES, NO_DRAFTER, create_drafter
 from .tree import ROOT, CandidateTree
 
 __all__ = [
     "DEFAULT_NAMESPACE",
+    "DRAFTER_NAMES",
+    "NO_DRAFTER",
     "ROOT",
     "CandidateTree",
     "Drafter",
     "Feedback",
     "RequestId",
+    "create_drafter",
 ]

@@ -1,0 +1,23 @@
+"""Drafters by name, as the command line and ``generate(drafter="...")`` know them."""
+
+from __future__ import annotations
+
+from .base import Drafter
+
+DRAFTER_NAMES = ("ngram",)
+NO_DRAFTER = "none"
+"""Stands for plain decoding where a drafter's name is expected."""
+
+
+def create_drafter(name: str) -> Drafter:
+    """Return a fresh drafter with its default configuration.
+
+    Raises:
+        ValueError: no drafter has that name.
+    """
+    # Imported here, so that a program pays only for the kernels that it uses.
+    if name == "ngram":
+        from .ngram import NgramDrafter
+
+        return NgramDrafter()
+    raise ValueError(f"expected a drafter among {', '.join(DRAFTER_NAMES)}, got {name!r}")

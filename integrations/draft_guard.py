@@ -1,0 +1,140 @@
+"""Keeps a drafter's faults away from the text: a faulty request decodes on without drafts."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+from ..drafters import DEFAULT_NAMESPACE, CandidateTree, Drafter, Feedback, RequestId
+from ..drafters.tree import IntArray
+
+
+class DraftGuard:
+    """Calls a drafter for a set of requests and survives whatever it does.
+
+    A request for which the drafter raises, or returns something that is not a valid tree within
+    the budget and the vocabulary, is switched off: stopped, warned about once, and given empty
+    trees from then on.
+
+    Attributes:
+        switched_off: the requests that a fault has switched off.
+    """
+
+    def __init__(self, drafter: Drafter | None, vocab_size: int) -> None:
+        """Wrap a drafter.
+
+        Args:
+            drafter: what proposes, or ``None`` for no speculation.
+            vocab_size: proposed ids must lie below it.
+        """
+        self._drafter = drafter
+        self._vocab_size = vocab_size
+        self._running: set[RequestId] = set()
+        self.switched_off: set[RequestId] = set()
+
+    def start(
+        self, request_id: RequestId, prompt_ids: Sequence[int], namespace: str = DEFAULT_NAMESPACE
+    ) -> None:
+        """Begin a request."""
+        drafter = self._drafter
+        if drafter is None:
+            return
+        self._running.add(request_id)
+        self._call(request_id, lambda: drafter.start(request_id, prompt_ids, namespace))
+
+    def extend(self, request_id: RequestId, token_ids: IntArray) -> None:
+        """Append committed tokens."""
+        drafter = self._drafter
+        if drafter is not None and request_id in self._running:
+            self._call(request_id, lambda: drafter.extend(request_id, token_ids))
+
+    def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
+        """Pass on what the target said."""
+        drafter = self._drafter
+        if drafter is not None and request_id in self._running:
+            self._call(request_id, lambda: drafter.observe(request_id, tree, feedback))
+
+    def stop(self, request_id: RequestId) -> None:
+        """End a request."""
+        drafter = self._drafter
+        if drafter is not None and request_id in self._running:
+            self._call(request_id, lambda: drafter.stop(request_id))
+            self._running.discard(request_id)
+
+    def propose(
+        self, request_ids: Sequence[RequestId], max_nodes: int, max_depths: Sequence[int]
+    ) -> list[CandidateTree]:
+        """Return one valid tree a request, empty for those that are switched off.
+
+        Args:
+            request_ids: the requests of the step.
+            max_nodes: most nodes of a tree.
+            max_depths: of each request, the deepest node it has room for.
+        """
+        trees = [CandidateTree.empty()] * len(request_ids)
+        asked = [
+            index
+            for index, (request_id, depth) in enumerate(zip(request_ids, max_depths, strict=True))
+            if request_id in self._running and depth > 0 and max_nodes > 0
+        ]
+        if not asked:
+            return trees
+        deepest = max(max_depths[index] for index in asked)
+        proposed = self._propose_all([request_ids[index] for index in asked], max_nodes, deepest)
+        for index, tree in zip(asked, proposed, strict=True):
+            trees[index] = tree.cut(max_nodes, max_depths[index])
+        return trees
+
+    def _propose_all(
+        self, request_ids: list[RequestId], max_nodes: int, max_depth: int
+    ) -> list[CandidateTree]:
+        drafter = self._drafter
+        assert drafter is not None
+        try:
+            trees = drafter.propose(request_ids, max_nodes, max_depth)
+            if len(trees) != len(request_ids):
+                raise ValueError(f"expected {len(request_ids)} trees, got {len(trees)}")
+            for tree in trees:
+                self._check(tree, max_nodes, max_depth)
+            return list(trees)
+        except Exception as error:
+            if len(request_ids) == 1:
+                self._switch_off(request_ids[0], error)
+                return [CandidateTree.empty()]
+        # Somebody in the batch is at fault: ask one by one to find out who.
+        return [
+            self._propose_all([request_id], max_nodes, max_depth)[0] for request_id in request_ids
+        ]
+
+    def _check(self, tree: CandidateTree, max_nodes: int, max_depth: int) -> None:
+        if not isinstance(tree, CandidateTree):
+            raise TypeError(f"expected a CandidateTree, got {type(tree).__name__}")
+        tree.validate(self._vocab_size)
+        if tree.num_nodes > max_nodes:
+            raise ValueError(f"expected at most {max_nodes} nodes, got {tree.num_nodes}")
+        if tree.num_nodes and int(tree.depths().max()) > max_depth:
+            raise ValueError(f"expected depth at most {max_depth}, got {int(tree.depths().max())}")
+        if tree.draft_probs is not None:
+            raise ValueError("expected a deterministic draft, got one with draft_probs")
+
+    def _call(self, request_id: RequestId, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:
+            self._switch_off(request_id, error)
+
+    def _switch_off(self, request_id: RequestId, error: Exception) -> None:
+        assert self._drafter is not None
+        self._running.discard(request_id)
+        self.switched_off.add(request_id)
+        name = getattr(self._drafter, "name", type(self._drafter).__name__)
+        warnings.warn(
+            f"drafter {name!r} is switched off for one request, which decodes on without it: "
+            f"{type(error).__name__}: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        try:
+            self._drafter.stop(request_id)
+        except Exception:  # already reported; the request is gone for us either way
+            return

@@ -1,0 +1,200 @@
+"""``freedraft replay``: what drafters would have saved on recorded prompts and responses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ._cli_common import LoadingBars, fail, messages, output
+
+if TYPE_CHECKING:
+    from .workbench.replay import ReplayResult
+    from .workbench.traces import Encode, TokenTrace, Trace
+
+
+def replay(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="Traces: JSONL with id, workload, prompt, response and optionally session.",
+        ),
+    ],
+    drafter: Annotated[str, typer.Option(help="Names of drafters, separated by commas.")] = "ngram",
+    max_nodes: Annotated[
+        str, typer.Option(help="Numbers of drafted tokens a step, separated by commas.")
+    ] = "16",
+    tokenizer: Annotated[
+        str, typer.Option(help="A tokenizer's id or folder; 'default' is the embedded model's.")
+    ] = "default",
+    warm: Annotated[
+        bool,
+        typer.Option(
+            "--warm/--cold", help="Keep pools over a file's requests, or start each anew."
+        ),
+    ] = True,
+    json_out: Annotated[
+        str | None,
+        typer.Option("--json", metavar="OUT|-", help="Write JSON to a file, or to the output."),
+    ] = None,
+) -> None:
+    """Replay recorded responses: tokens per step that each drafter would have reached."""
+    from .workbench.traces import TraceError, read_traces
+
+    try:
+        budgets = _budgets(max_nodes)
+        names = _names(drafter)
+        recorded = {path: read_traces(path) for path in files}
+        encode = _load_encode(tokenizer)
+    except (TraceError, ValueError) as error:
+        fail(str(error))
+    results: list[ReplayResult] = []
+    with _progress() as progress:
+        for path, traces in recorded.items():
+            tokens = _tokens(path.name, traces, encode, progress)
+            for name, budget in product(names, budgets):
+                results.append(_replay(path.name, tokens, name, budget, warm, progress))
+    _report(results, json_out)
+
+
+def _tokens(
+    file: str, traces: Sequence[Trace], encode: Encode, progress: Progress
+) -> list[TokenTrace]:
+    from .workbench.traces import tokenize_traces
+
+    task = progress.add_task(f"{file}: tokens", total=len(traces))
+    tokens: list[TokenTrace] = []
+    for trace in tokenize_traces(traces, encode):
+        tokens.append(trace)
+        progress.advance(task)
+    progress.remove_task(task)
+    return tokens
+
+
+def _replay(
+    file: str,
+    tokens: Sequence[TokenTrace],
+    name: str,
+    max_nodes: int,
+    warm: bool,
+    progress: Progress,
+) -> ReplayResult:
+    from .drafters.catalog import create_drafter
+    from .workbench.replay import replay_traces
+
+    task = progress.add_task(f"{file}: {name}, {max_nodes} nodes", total=len(tokens))
+    result = replay_traces(
+        tokens,
+        partial(create_drafter, name),
+        max_nodes=max_nodes,
+        warm=warm,
+        file=file,
+        on_request=partial(progress.advance, task),
+    )
+    progress.remove_task(task)
+    return result
+
+
+def _report(results: Sequence[ReplayResult], json_out: str | None) -> None:
+    text = json.dumps({"results": [result.to_dict() for result in results]}, indent=2)
+    if json_out == "-":
+        sys.stdout.write(text + "\n")
+        return
+    if json_out is not None:
+        try:
+            Path(json_out).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            fail(f"{json_out}: {error.strerror or error}")
+    output.print(_table(results))
+
+
+def _table(results: Sequence[ReplayResult]) -> Table:
+    table = Table(title="Replay (times: microseconds a call)")
+    for column in ("file", "drafter"):
+        table.add_column(column, no_wrap=True)
+    for column in ("nodes", "tokens/ step", "drafted/ step", "accepted", "calib. error"):
+        table.add_column(column, justify="right")
+    for column in ("propose p50", "propose p99", "extend p50"):
+        table.add_column(column, justify="right")
+    for result in results:
+        table.add_row(
+            result.file,
+            result.drafter,
+            str(result.max_nodes),
+            f"{result.tokens_per_step:.2f}",
+            f"{result.drafted_per_step:.1f}",
+            f"{result.acceptance_rate:.0%}",
+            f"{result.calibration_error:.3f}",
+            f"{result.propose_us_p50:.1f}",
+            f"{result.propose_us_p99:.1f}",
+            f"{result.extend_us_p50:.1f}",
+        )
+    return table
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=messages,
+        transient=True,
+    )
+
+
+def _names(text: str) -> list[str]:
+    from .drafters.catalog import DRAFTER_NAMES
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in DRAFTER_NAMES]
+    if not names or unknown:
+        known = ", ".join(DRAFTER_NAMES)
+        raise ValueError(f"expected names among {known} for --drafter, got {text!r}")
+    return names
+
+
+def _budgets(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isascii() and part.isdigit() for part in parts):
+        raise ValueError(f"expected whole numbers >= 0 for --max-nodes, got {text!r}")
+    return [int(part) for part in parts]
+
+
+def _load_encode(name: str) -> Encode:
+    """Return text to token ids without special tokens, or end the command with the reason."""
+    from .integrations.default_model import ModelUnavailableError, ensure_default_model
+
+    try:
+        if name == "default":
+            with LoadingBars() as bars:
+                name = str(ensure_default_model(bars))
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except ModelUnavailableError as error:
+        fail(str(error), code=1)
+    except ImportError:
+        fail(
+            "expected transformers for its tokenizers, got none installed: "
+            'pip install "freedraft[transformers]"',
+            code=1,
+        )
+    except (OSError, ValueError) as error:
+        raise ValueError(f"expected a tokenizer's id or folder, got {name!r}: {error}") from error
+
+    def encode(text: str) -> list[int]:
+        # verbose=False: a response longer than the model's context is no news here
+        ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
+
+    return encode

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -118,13 +119,16 @@ def _report(results: Sequence[ReplayResult], json_out: str | None) -> None:
 
 
 def _table(results: Sequence[ReplayResult]) -> Table:
-    table = Table(title="Replay (times: microseconds a call)")
+    table = Table(
+        title="Replay (a step: nodes, tokens, drafted; a call: microseconds)",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for column in ("file", "drafter"):
         table.add_column(column, no_wrap=True)
-    for column in ("nodes", "tokens/ step", "drafted/ step", "accepted", "calib. error"):
-        table.add_column(column, justify="right")
-    for column in ("propose p50", "propose p99", "extend p50"):
-        table.add_column(column, justify="right")
+    for column in ("nodes", "tokens", "drafted", "accepted", "calib", "propose", "p99", "extend"):
+        table.add_column(column, justify="right", no_wrap=True)
     for result in results:
         table.add_row(
             result.file,

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -121,9 +120,8 @@ def _report(results: Sequence[ReplayResult], json_out: str | None) -> None:
 def _table(results: Sequence[ReplayResult]) -> Table:
     table = Table(
         title="Replay (a step: nodes, tokens, drafted; a call: microseconds)",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
+        box=None,
+        padding=(0, 1, 0, 0),
     )
     for column in ("file", "drafter"):
         table.add_column(column, no_wrap=True)
@@ -131,7 +129,7 @@ def _table(results: Sequence[ReplayResult]) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for result in results:
         table.add_row(
-            result.file,
+            Path(result.file).stem,
             result.drafter,
             str(result.max_nodes),
             f"{result.tokens_per_step:.2f}",

@@ -1,0 +1,385 @@
+"""Kernels that turn suffix automata into a tree of candidates, most probable path first.
+
+The estimate backs off through the contexts of all sources (the request's own text, then the
+segments of its namespace), longest first. Each context spends the share ``trust`` of the
+probability that is left on the tokens that followed it, by their counts and with a bonus for the
+latest, and leaves the rest to the next. ``trust`` depends on the source, on the context's length
+and on how its counts look.
+
+Nothing is hashed here: an edge names the state that it leads to, so a candidate carries the states
+of its own contexts, and its children need no search.
+
+Source: interpolated back-off as in Kneser and Ney 1995; escapes with contexts of their own as in
+Bloom 1998, "Solving the problems of context modeling".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ._jit import compile_once, kernel
+from ._suffix_kernels import (
+    BRANCH_AT,
+    BRANCH_ROW,
+    COUNT,
+    DEGREE,
+    EDGE_AT,
+    EDGE_ROW,
+    HEADER,
+    LAST,
+    LENGTH,
+    NUM_PREFIX,
+    PREFIX_ROW,
+    PREVIOUS,
+    ROOT_STATE,
+    TAIL,
+)
+
+IntArray = npt.NDArray[np.int32]
+LongArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+DoubleArray = npt.NDArray[np.float64]
+
+NUM_SHAPES = 8
+MAX_CHILDREN = 24
+"""Candidates kept below one node."""
+MAX_EDGES = 24
+"""Continuations looked at in one context, oldest first."""
+TOKEN, PARENT, STATES = 0, 1, 2
+"""Columns of a candidate: its token, its parent's node, then a state and a length a source."""
+BASE, STATE, MATCHED = 0, 1, 2
+"""Columns of a cursor: the automaton's extent (-1 when absent), the state, the matched length."""
+
+
+@kernel
+def _link_of(arena: IntArray, base: int, state: int) -> int:
+    if state >= 0:
+        return int(arena[base + HEADER + PREFIX_ROW * state + 1])
+    return int(arena[base + arena[base + BRANCH_AT] + BRANCH_ROW * (-1 - state)])
+
+
+@kernel
+def _length_of(arena: IntArray, base: int, state: int) -> int:
+    return int(arena[base + arena[base + BRANCH_AT] + BRANCH_ROW * (-1 - state) + LENGTH])
+
+
+@kernel
+def _settle(arena: IntArray, base: int, state: int, length: int) -> int:
+    """Return the state that holds the last ``length`` tokens of a context of ``state``."""
+    while state != ROOT_STATE:
+        link = _link_of(arena, base, state)
+        if _length_of(arena, base, link) < length:
+            break
+        state = link
+    return state
+
+
+@kernel
+def _token_after(arena: IntArray, base: int, position: int) -> int:
+    """Return the token behind a prefix state, or -1 at the end, at a barrier and for -1."""
+    if position < 0 or position + 1 >= arena[base + NUM_PREFIX]:
+        return -1
+    return int(arena[base + HEADER + PREFIX_ROW * (position + 1)])
+
+
+@kernel
+def shape_of(count: int, degree: int) -> int:
+    """Return how a context's counts look, 0 to 7: how often it occurred, how many ways it went."""
+    if degree <= 1:
+        return 0 if count < 2 else 1 if count < 3 else 2 if count < 5 else 3
+    if 2 * count <= 3 * degree:
+        return 4
+    return 5 if count <= 3 * degree else 6 if count <= 8 * degree else 7
+
+
+@kernel
+def _vote(
+    children: LongArray, probs: DoubleArray, num: int, token: int, prob: float, source: int,
+    state: int, length: int,
+) -> int:  # fmt: skip
+    """Add ``prob`` to the child that holds ``token``; return the number of children."""
+    child = 0
+    while child < num and children[child, TOKEN] != token:
+        child += 1
+    if child == num:
+        if num == MAX_CHILDREN:
+            return num
+        children[child, TOKEN] = token
+        children[child, STATES:] = 0
+        probs[child] = 0.0
+        num += 1
+    probs[child] += prob
+    if children[child, STATES + 2 * source + 1] == 0:
+        children[child, STATES + 2 * source] = state
+        children[child, STATES + 2 * source + 1] = length
+    return num
+
+
+@kernel
+def _ask(
+    arena: IntArray, base: int, source: int, state: int, length: int, at_end: bool, mass: float,
+    trust: DoubleArray, bonus: float, children: LongArray, probs: DoubleArray, num: int,
+) -> tuple[int, float]:  # fmt: skip
+    """Spend a part of ``mass`` on what followed one context.
+
+    Args:
+        arena: int32, the automata.
+        base: the extent of the source's automaton.
+        source: the source's column.
+        state: the context's state there, not the root.
+        length: the context's length.
+        at_end: whether the context ends the text, so that its last occurrence has no continuation.
+        mass: the probability left to spend.
+        trust: ``(num_shapes,)`` float64, the share that a context of this length is given.
+        bonus: weight of the latest continuation, in occurrences.
+        children: ``(MAX_CHILDREN, columns)`` int64, the candidates so far; voted on.
+        probs: ``(MAX_CHILDREN,)`` float64, their probabilities; voted on.
+        num: their number.
+
+    Returns:
+        The number of children and the mass spent.
+    """
+    below = length + 1
+    if state >= 0:
+        token = _token_after(arena, base, state)
+        if token < 0:
+            return num, 0.0
+        spent = mass * trust[0]
+        return _vote(children, probs, num, token, spent, source, state + 1, below), spent
+    row = base + arena[base + BRANCH_AT] + BRANCH_ROW * (-1 - state)
+    count = int(arena[row + COUNT])
+    latest = int(arena[row + LAST])
+    if at_end:
+        count -= 1
+        latest = int(arena[row + PREVIOUS])
+    degree = int(arena[row + DEGREE])
+    if degree == 0 or count <= 0:
+        return num, 0.0
+    token = _token_after(arena, base, latest)
+    spent = mass * trust[shape_of(count, degree)]
+    if token >= 0:
+        unit = spent / (count + bonus)
+        target = _settle(arena, base, latest + 1, below)
+        num = _vote(children, probs, num, token, unit * bonus, source, target, below)
+    else:
+        unit = spent / count
+    edges = base + arena[base + EDGE_AT]
+    edge = int(arena[row + TAIL])
+    branches = base + arena[base + BRANCH_AT]
+    for _ in range(min(degree, MAX_EDGES)):
+        edge = int(arena[edges + EDGE_ROW * edge + 4])
+        at = edges + EDGE_ROW * edge
+        target = int(arena[at + 2])
+        times = 1 if target >= 0 else int(arena[branches + BRANCH_ROW * (-1 - target) + COUNT])
+        num = _vote(children, probs, num, int(arena[at + 1]), unit * times, source, target, below)
+    return num, spent
+
+
+@kernel
+def _expand(
+    arena: IntArray, bases: LongArray, states: LongArray, at_end: bool, floor: float,
+    trust: DoubleArray, bonus: DoubleArray, children: LongArray, probs: DoubleArray,
+) -> int:  # fmt: skip
+    """Write what may follow one node of the tree, with probabilities given the node.
+
+    Args:
+        arena: int32, the automata.
+        bases: ``(num_sources,)`` int64, the extents, -1 where there is none.
+        states: ``(2 * num_sources,)`` int64, the node's state and matched length in each source;
+            overwritten.
+        at_end: whether the node is the root, the end of the first source's text.
+        floor: contexts are asked while more than this probability is left.
+        trust: ``(2, 2, max_context + 1, NUM_SHAPES)`` float64: own text or shared, first context
+            asked or later, length, shape.
+        bonus: ``(2,)`` float64, weight of the latest continuation.
+        children: ``(MAX_CHILDREN, columns)`` int64, overwritten.
+        probs: ``(MAX_CHILDREN,)`` float64, overwritten.
+    """
+    max_context = trust.shape[2] - 1
+    for source in range(bases.size):
+        if bases[source] < 0:
+            states[2 * source + 1] = 0
+        elif states[2 * source + 1] > 0:
+            length = min(states[2 * source + 1], max_context)
+            states[2 * source] = _settle(arena, bases[source], states[2 * source], length)
+            states[2 * source + 1] = length
+    num, later, mass = 0, 0, 1.0
+    while mass > floor:
+        source, length = 0, 0
+        for other in range(bases.size):
+            if states[2 * other + 1] > length:
+                source, length = other, states[2 * other + 1]
+        if length == 0:
+            break
+        state, kind = states[2 * source], min(source, 1)
+        num, spent = _ask(
+            arena, bases[source], source, state, length, at_end and source == 0, mass,
+            trust[kind, later, length], bonus[kind], children, probs, num,
+        )  # fmt: skip
+        if spent > 0.0:
+            mass -= spent
+            later = 1
+        states[2 * source] = _link_of(arena, bases[source], state)
+        states[2 * source + 1] = _length_of(arena, bases[source], states[2 * source])
+    return num
+
+
+@kernel
+def _enqueue(
+    queue: LongArray, queued: int, room: int, probs: DoubleArray, candidate: int
+) -> int:  # fmt: skip
+    """Queue a candidate by its probability, unless ``room`` others are as good.
+
+    Args:
+        queue: ``(max_nodes,)`` int64, candidates, the best at the end; changed.
+        queued: their number.
+        room: how many nodes the tree still takes, at least 1.
+        probs: float64, the candidates' probabilities.
+        candidate: the new one; among equals the older comes first.
+
+    Returns:
+        The new number of queued candidates.
+    """
+    prob = probs[candidate]
+    if queued >= room and probs[queue[queued - room]] >= prob:
+        return queued
+    place = queued
+    while place > 0 and probs[queue[place - 1]] >= prob:
+        place -= 1
+    if queued == queue.size:  # the worst makes room
+        for other in range(1, place):
+            queue[other - 1] = queue[other]
+        queue[place - 1] = candidate
+        return queued
+    for other in range(queued, place, -1):
+        queue[other] = queue[other - 1]
+    queue[place] = candidate
+    return queued + 1
+
+
+@kernel
+def _draft(
+    arena: IntArray, cursor: LongArray, max_depth: int, min_prob: float, trust: DoubleArray,
+    bonus: DoubleArray, pool: LongArray, probs: DoubleArray, nodes: IntArray,
+    node_probs: FloatArray,
+) -> int:  # fmt: skip
+    """Write one request's tree and return its number of nodes.
+
+    Args:
+        arena: int32, the automata.
+        cursor: ``(num_sources, 3)`` int64, where the request stands in each source.
+        max_depth: the deepest node's depth.
+        min_prob: path probability below which nothing is proposed.
+        trust: see ``_expand``.
+        bonus: see ``_expand``.
+        pool: ``((max_nodes + 1) * MAX_CHILDREN, columns)`` int64, scratch: candidates.
+        probs: float64 of the same length, scratch: their path probabilities.
+        nodes: ``(2, max_nodes)`` int32, tokens and parents, overwritten.
+        node_probs: ``(max_nodes,)`` float32, path probabilities, overwritten.
+    """
+    max_nodes = nodes.shape[1]
+    num_sources = cursor.shape[0]
+    queue = np.empty(max_nodes, np.int64)  # candidates, the best at the end
+    depths = np.empty(max_nodes, np.int64)
+    states = np.empty(2 * num_sources, np.int64)
+    for source in range(num_sources):
+        states[2 * source] = cursor[source, STATE]
+        states[2 * source + 1] = cursor[source, MATCHED]
+    queued, used, num = 0, 0, 0
+    node, depth, path = -1, 0, 1.0
+    while True:
+        if depth < max_depth:
+            fresh = _expand(
+                arena, cursor[:, BASE], states, node < 0, min_prob / path, trust, bonus,
+                pool[used : used + MAX_CHILDREN], probs[used : used + MAX_CHILDREN],
+            )  # fmt: skip
+            for child in range(used, used + fresh):
+                prob = probs[child] * path
+                if prob < min_prob or pool[child, TOKEN] < 0:
+                    continue
+                probs[used] = prob
+                pool[used] = pool[child]
+                pool[used, PARENT] = node
+                queued = _enqueue(queue, queued, max_nodes - num, probs, used)
+                used += 1
+        if queued == 0 or num == max_nodes:
+            return num
+        queued -= 1
+        best = queue[queued]
+        path = probs[best]
+        node = pool[best, PARENT]
+        depth = 1 if node < 0 else depths[node] + 1
+        nodes[0, num] = pool[best, TOKEN]
+        nodes[1, num] = node
+        node_probs[num] = path
+        depths[num] = depth
+        states[:] = pool[best, STATES:]
+        node = num
+        num += 1
+        if num == max_nodes:
+            return num
+
+
+@kernel
+def propose(
+    arena: IntArray, cursors: LongArray, rows: LongArray, max_depth: int, min_prob: float,
+    trust: DoubleArray, bonus: DoubleArray, pool: LongArray, probs: DoubleArray,
+    nodes: IntArray, node_probs: FloatArray, counts: LongArray,
+) -> None:  # fmt: skip
+    """Write one tree a request; a row of -1 gets none.
+
+    Args:
+        arena: int32, the automata.
+        cursors: ``(num_rows, num_sources, 3)`` int64, where each request stands.
+        rows: ``(batch,)`` int64, the requests' rows.
+        max_depth: see ``_draft``, as for the next five.
+        min_prob: path probability below which nothing is proposed.
+        trust: the trust table.
+        bonus: weight of the latest continuation.
+        pool: scratch.
+        probs: scratch.
+        nodes: ``(batch, 2, max_nodes)`` int32, overwritten.
+        node_probs: ``(batch, max_nodes)`` float32, overwritten.
+        counts: ``(batch,)`` int64, the trees' numbers of nodes, overwritten.
+    """
+    for index in range(rows.size):
+        counts[index] = 0
+        if rows[index] >= 0:
+            counts[index] = _draft(
+                arena, cursors[rows[index]], max_depth, min_prob, trust, bonus, pool, probs,
+                nodes[index], node_probs[index],
+            )  # fmt: skip
+
+
+def compile_kernels() -> None:
+    """Compile each kernel for its one signature; a process does so once."""
+    compile_once(_link_of, "int64(int32[::1], int64, int64)")
+    compile_once(_length_of, "int64(int32[::1], int64, int64)")
+    compile_once(_settle, "int64(int32[::1], int64, int64, int64)")
+    compile_once(_token_after, "int64(int32[::1], int64, int64)")
+    compile_once(shape_of, "int64(int64, int64)")
+    compile_once(
+        _vote, "int64(int64[:,::1], float64[::1], int64, int64, float64, int64, int64, int64)"
+    )
+    compile_once(
+        _ask,
+        "Tuple((int64, float64))(int32[::1], int64, int64, int64, int64, boolean, float64, "
+        "float64[::1], float64, int64[:,::1], float64[::1], int64)",
+    )
+    compile_once(
+        _expand,
+        "int64(int32[::1], int64[:], int64[::1], boolean, float64, float64[:,:,:,::1], "
+        "float64[::1], int64[:,::1], float64[::1])",
+    )
+    compile_once(_enqueue, "int64(int64[::1], int64, int64, float64[::1], int64)")
+    compile_once(
+        _draft,
+        "int64(int32[::1], int64[:,::1], int64, float64, float64[:,:,:,::1], float64[::1], "
+        "int64[:,::1], float64[::1], int32[:,::1], float32[::1])",
+    )
+    compile_once(
+        propose,
+        "void(int32[::1], int64[:,:,::1], int64[::1], int64, float64, float64[:,:,:,::1], "
+        "float64[::1], int64[:,::1], float64[::1], int32[:,:,::1], float32[:,::1], int64[::1])",
+    )

@@ -154,7 +154,7 @@ def load_model(
     report: ProgressCallback = progress or _silent
     _require_modules()
     source = str(ensure_default_model(progress)) if name_or_path == DEFAULT_MODEL else name_or_path
-    report("load", 0, 1)
+    report("load", 0, None)
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -201,7 +201,7 @@ def _locked(path: Path, report: ProgressCallback) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        report("wait", 0, 1)
+        report("wait", 0, None)
         lock.acquire()
         report("wait", 1, 1)
     try:

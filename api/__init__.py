@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .drafters import DRAFTER_NAMES, CandidateTree, Drafter, Feedback, create_drafter
-    from .integrations.generation import GenerationResult, custom_generate, generate
+    from .integrations.generation import custom_generate, generate
+    from .integrations.results import GenerationResult
     from .integrations.statistics import GenerationStatistics, StepReport
 
 __version__ = "0.1.0"
@@ -21,7 +22,7 @@ _MODULE_OF = {
     "DRAFTER_NAMES": ".drafters",
     "Drafter": ".drafters",
     "Feedback": ".drafters",
-    "GenerationResult": ".integrations.generation",
+    "GenerationResult": ".integrations.results",
     "GenerationStatistics": ".integrations.statistics",
     "StepReport": ".integrations.statistics",
     "create_drafter": ".drafters",

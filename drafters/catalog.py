@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .base import Drafter
 
-DRAFTER_NAMES = ("ngram",)
+DRAFTER_NAMES = ("ngram", "suffix")
 NO_DRAFTER = "none"
 """Stands for plain decoding where a drafter's name is expected."""
 
@@ -20,4 +20,8 @@ def create_drafter(name: str) -> Drafter:
         from .ngram import NgramDrafter
 
         return NgramDrafter()
+    if name == "suffix":
+        from .suffix import SuffixDrafter
+
+        return SuffixDrafter()
     raise ValueError(f"expected a drafter among {', '.join(DRAFTER_NAMES)}, got {name!r}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -15,25 +14,25 @@ from transformers import (
     LogitsProcessorList,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    StoppingCriteria,
     StoppingCriteriaList,
 )
-from transformers.cache_utils import Cache
-from transformers.generation.configuration_utils import GenerationMode
-from transformers.generation.stopping_criteria import (
-    EosTokenCriteria,
-    MaxLengthCriteria,
-    StopStringCriteria,
-)
+from transformers.generation.stopping_criteria import StopStringCriteria
 
 from ..drafters import DEFAULT_NAMESPACE, NO_DRAFTER, Drafter, create_drafter
-from ..verifier import NodeBudget, NoiseKey, TreeForward
+from ..verifier import NodeBudget, TreeForward
 from .decode_loop import DecodeLoop
-from .decode_row import DecodeRow, Recording, StopRules
 from .draft_guard import DraftGuard
-from .prompt_input import check_token_ids, encode_prompt, split_padding
-from .row_processors import processors_for_row
-from .statistics import GenerationStatistics, StepReport
+from .generation_setup import (
+    check_model_kwargs,
+    check_options,
+    make_rows,
+    noise_keys,
+    stop_rules,
+    usable_cache,
+)
+from .prompt_input import Prompt, check_token_ids, encode_prompt, split_padding
+from .results import GenerationResult, padded_sequences
+from .statistics import StepReport
 
 DEFAULT_DRAFTER = "ngram"
 DEFAULT_MAX_NODES = 16
@@ -49,41 +48,9 @@ class Streamer(Protocol):
         """Learn that no more will come."""
 
 
-@dataclass(slots=True)
-class GenerationResult:
-    """All that a generation has to tell.
-
-    Attributes:
-        sequences: ``(batch, length)`` int64 as transformers returns them: left padding, prompt, new
-            tokens, right padding.
-        token_ids: new tokens of each row, the one that ended it included.
-        finish_reasons: of each row: ``"eos"``, ``"stop"`` (a stop string), ``"criteria"`` (one of
-            the caller's), ``"length"`` or ``"context"``.
-        logprobs: log-probability of each new token under the target's raw logits.
-        statistics: counts and times.
-        steps: each row's part in each target step, in order.
-        texts: decoded new tokens of each row, when a tokenizer was given.
-        scores: of each new position a ``(batch, vocab_size)`` float32 tensor of processed scores,
-            with ``output_scores``; zeros for rows that had ended.
-        logits: the same before the processors, with ``output_logits``.
-        cache: the target's key-value cache, all tokens of the longest-running rows but the last.
-    """
-
-    sequences: Tensor
-    token_ids: list[list[int]]
-    finish_reasons: list[str]
-    logprobs: list[list[float]]
-    statistics: GenerationStatistics
-    steps: list[StepReport] = field(default_factory=list)
-    texts: list[str] | None = None
-    scores: tuple[Tensor, ...] | None = None
-    logits: tuple[Tensor, ...] | None = None
-    cache: Cache | None = None
-
-
 def generate(
     model: PreTrainedModel,
-    prompt: str | Sequence[str] | Tensor | Sequence[int],
+    prompt: Prompt,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     drafter: Drafter | str | None = DEFAULT_DRAFTER,
@@ -133,6 +100,12 @@ def generate(
     """
     input_ids, attention_mask = encode_prompt(model, prompt, tokenizer)
     options.setdefault("attention_mask", attention_mask)
+    split_padding(input_ids, options["attention_mask"])  # refused here, before transformers guesses
+    if options.get("max_new_tokens") == 0:  # transformers refuses to be asked for nothing
+        if streamer is not None:
+            streamer.put(input_ids.cpu())
+            streamer.end()
+        return GenerationResult.of_nothing(input_ids) if return_dict else input_ids
     config, options = _split_config(model, generation_config, options)
     if return_dict:
         config.return_dict_in_generate = True
@@ -144,26 +117,21 @@ def generate(
         config.stop_strings = None
     if streamer is not None:
         streamer.put(input_ids.cpu())
-    if config.max_new_tokens == 0:
-        result: Tensor | GenerationResult = _nothing_to_generate(input_ids, config)
-        if streamer is not None:
-            streamer.end()
-    else:
-        result = model.generate(  # type: ignore[operator]
-            input_ids,
-            generation_config=config,
-            logits_processor=logits_processor,
-            stopping_criteria=criteria,
-            custom_generate=custom_generate,
-            drafter=drafter,
-            max_nodes=max_nodes,
-            cost_gate=cost_gate,
-            seed=seed,
-            namespace=namespace,
-            token_streamer=streamer,
-            on_step=on_step,
-            **options,
-        )
+    result: Tensor | GenerationResult = model.generate(  # type: ignore[operator]
+        input_ids,
+        generation_config=config,
+        logits_processor=logits_processor,
+        stopping_criteria=criteria,
+        custom_generate=custom_generate,
+        drafter=drafter,
+        max_nodes=max_nodes,
+        cost_gate=cost_gate,
+        seed=seed,
+        namespace=namespace,
+        token_streamer=streamer,
+        on_step=on_step,
+        **options,
+    )
     if isinstance(result, GenerationResult) and tokenizer is not None:
         result.texts = [
             str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in result.token_ids
@@ -196,10 +164,10 @@ def custom_generate(
     Returns:
         What :func:`generate` returns.
     """
-    _check_options(generation_config, max_nodes)
-    cache = _usable_cache(generation_config, model_kwargs)
+    check_options(generation_config, max_nodes)
+    cache = usable_cache(generation_config, model_kwargs)
     paddings = split_padding(input_ids, model_kwargs.pop("attention_mask", None))
-    _check_model_kwargs(model_kwargs, paddings, input_ids)
+    check_model_kwargs(model_kwargs, paddings, input_ids)
     text_config = model.config.get_text_config(decoder=True)
     vocab_size: int = text_config.vocab_size
     check_token_ids(input_ids, vocab_size)
@@ -211,12 +179,12 @@ def custom_generate(
             f"expected a prompt shorter than the model's context of {max_context} tokens, "
             f"got {longest}"
         )
-    rows = _make_rows(
+    rows = make_rows(
         input_ids,
         paddings,
-        _noise_keys(generation_config, seed, len(prompts)),
+        noise_keys(generation_config, seed, len(prompts)),
         logits_processor,
-        _stop_rules(stopping_criteria, generation_config, max_context),
+        stop_rules(stopping_criteria, generation_config, max_context),
         generation_config,
     )
     streamer = token_streamer or _callers_streamer()
@@ -243,20 +211,10 @@ def custom_generate(
     loop.run(rows, prompts, namespace)
     if streamer is not None:
         streamer.end()
-    sequences = _sequences(rows, input_ids, generation_config)
+    sequences = padded_sequences(rows, input_ids, generation_config)
     if not generation_config.return_dict_in_generate:
         return sequences
-    return GenerationResult(
-        sequences=sequences,
-        token_ids=[row.token_ids for row in rows],
-        finish_reasons=[row.finish_reason or "" for row in rows],
-        logprobs=[row.logprobs for row in rows],
-        statistics=loop.statistics,
-        steps=steps,
-        scores=_stack([row.scores for row in rows]) if generation_config.output_scores else None,
-        logits=_stack([row.logits for row in rows]) if generation_config.output_logits else None,
-        cache=target.cache,
-    )
+    return GenerationResult.of_rows(rows, sequences, loop.statistics, steps, target.cache)
 
 
 def _split_config(
@@ -268,112 +226,6 @@ def _split_config(
     return config, rest
 
 
-def _check_options(
-    config: GenerationConfig,
-    max_nodes: int,
-) -> None:
-    if max_nodes < 0:
-        raise ValueError(f"expected max_nodes >= 0, got {max_nodes}")
-    mode = config.get_generation_mode()
-    if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
-        raise ValueError(f"expected greedy search or sampling, got {mode.value}")
-    for option in ("output_attentions", "output_hidden_states"):
-        if getattr(config, option, None):
-            raise ValueError(f"expected {option}=False: it is not available with freedraft")
-
-
-def _usable_cache(config: GenerationConfig, model_kwargs: dict[str, Any]) -> Cache | None:
-    """Return the caller's own cache; what transformers has prepared is replaced by ours."""
-    cache: Cache | None = model_kwargs.pop("cache", None)
-    if not model_kwargs.pop("use_cache", True):
-        raise ValueError("expected use_cache=True, got False: verification needs the cache")
-    if config.cache_implementation is not None and config.cache_implementation != "dynamic":
-        raise ValueError(
-            f"expected cache_implementation None or 'dynamic', got "
-            f"{config.cache_implementation!r}, which cannot be cut back to the accepted tokens"
-        )
-    return cache if getattr(cache, "_is_user_defined", False) else None
-
-
-def _check_model_kwargs(
-    model_kwargs: dict[str, Any], paddings: Sequence[int], input_ids: Tensor
-) -> None:
-    """Refuse what the loop would not pass on."""
-    model_kwargs.pop("logits_to_keep", None)
-    position_ids: Tensor | None = model_kwargs.pop("position_ids", None)
-    if position_ids is not None:
-        own = torch.arange(input_ids.shape[1]) - torch.tensor(paddings)[:, None]
-        if (position_ids.cpu() - own)[own >= 0].any():
-            raise ValueError("expected positions that count from the first token, got others")
-    given = [name for name, value in model_kwargs.items() if value is not None]
-    if given:
-        raise ValueError(f"expected no further inputs of the model, got {', '.join(given)}")
-
-
-def _noise_keys(
-    config: GenerationConfig, seed: int | Sequence[int] | None, batch_size: int
-) -> list[NoiseKey | None]:
-    if not config.do_sample:
-        return [None] * batch_size
-    if seed is None:
-        seed = int(torch.randint(2**62, ()))
-    if isinstance(seed, int):
-        return [NoiseKey(seed, row) for row in range(batch_size)]
-    if len(seed) != batch_size:
-        raise ValueError(f"expected one seed or {batch_size}, got {len(seed)}")
-    return [NoiseKey(row_seed) for row_seed in seed]
-
-
-def _stop_rules(
-    criteria: StoppingCriteriaList, config: GenerationConfig, max_context: int
-) -> StopRules:
-    eos: set[int] = set()
-    max_length: int = config.max_length
-    called: list[tuple[str, StoppingCriteria]] = []
-    for criterion in criteria:
-        if type(criterion) is EosTokenCriteria:
-            eos.update(criterion.eos_token_id.flatten().tolist())
-        elif type(criterion) is MaxLengthCriteria:
-            max_length = min(max_length, criterion.max_length)
-        else:
-            reason = "stop" if isinstance(criterion, StopStringCriteria) else "criteria"
-            called.append((reason, criterion))
-    called.sort(key=lambda pair: pair[0] != "stop")
-    return StopRules(frozenset(eos), called, max_length, max_context)
-
-
-def _make_rows(
-    input_ids: Tensor,
-    paddings: Sequence[int],
-    keys: Sequence[NoiseKey | None],
-    processors: LogitsProcessorList,
-    rules: StopRules,
-    config: GenerationConfig,
-) -> list[DecodeRow]:
-    wanted = bool(config.return_dict_in_generate)
-    recording = Recording(
-        wanted, wanted and bool(config.output_scores), wanted and bool(config.output_logits)
-    )
-    length = input_ids.shape[1]
-    rows = []
-    for index, (padding, key) in enumerate(zip(paddings, keys, strict=True)):
-        history = input_ids.new_zeros((1, rules.max_length))
-        history[0, :length] = input_ids[index]
-        rows.append(
-            DecodeRow(
-                index,
-                history,
-                length,
-                padding,
-                key,
-                processors_for_row(processors, index),
-                rules,
-                recording,
-            )
-        )
-    return rows
-
-
 def _callers_streamer() -> Streamer | None:
     """Return the streamer that was given to ``model.generate``.
 
@@ -383,35 +235,3 @@ def _callers_streamer() -> Streamer | None:
     frame = sys._getframe(2)  # 0 is here, 1 is custom_generate
     streamer: Streamer | None = frame.f_locals.get("streamer")
     return streamer
-
-
-def _sequences(rows: Sequence[DecodeRow], input_ids: Tensor, config: GenerationConfig) -> Tensor:
-    pad = config._pad_token_tensor
-    longest = max(row.length for row in rows)
-    sequences = input_ids.new_full((len(rows), longest), 0 if pad is None else int(pad))
-    for row in rows:
-        sequences[row.index, : row.length] = row.history[0, : row.length]
-    return sequences
-
-
-def _stack(per_row: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
-    """Turn each row's ``(1, vocab_size)`` tensors into ``(batch, vocab_size)`` by position."""
-    longest = max(map(len, per_row))
-    blank = torch.zeros_like(per_row[0][0])
-    return tuple(
-        torch.cat([row[position] if position < len(row) else blank for row in per_row])
-        for position in range(longest)
-    )
-
-
-def _nothing_to_generate(input_ids: Tensor, config: GenerationConfig) -> Tensor | GenerationResult:
-    if not config.return_dict_in_generate:
-        return input_ids
-    rows = input_ids.shape[0]
-    return GenerationResult(
-        sequences=input_ids,
-        token_ids=[[] for _ in range(rows)],
-        finish_reasons=["length"] * rows,
-        logprobs=[[] for _ in range(rows)],
-        statistics=GenerationStatistics(),
-    )

@@ -14,7 +14,7 @@ Prompt = str | Sequence[str] | Tensor | Sequence[int]
 def encode_prompt(
     model: PreTrainedModel, prompt: Prompt, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return ``(batch, length)`` int64 ids on the model's device, and a mask where text was padded.
+    """Return ``(batch, length)`` int64 ids on the model's device and, where known, their mask.
 
     Raises:
         ValueError: no tokens, text without a tokenizer, a tokenizer with ids beyond the model's
@@ -34,7 +34,9 @@ def encode_prompt(
             f"expected token ids of shape (batch, length), got {ids.dtype} of {tuple(ids.shape)}"
         )
     check_token_ids(ids, model.config.get_text_config(decoder=True).vocab_size)
-    return ids.to(model.device, torch.int64), None
+    ids = ids.to(model.device, torch.int64)
+    # A single prompt has no padding; left to itself, transformers would guess it from the ids.
+    return ids, torch.ones_like(ids) if ids.shape[0] == 1 else None
 
 
 def _encode_texts(

@@ -241,19 +241,25 @@ def verify_by_rejection(
     node = ROOT
     while True:
         offset = len(token_ids)
-        left = target_probs(node)
-        child = None
-        for candidate in draft.children(node):
-            token, probs = draft.token_id(candidate), draft.probs(candidate)
-            if chance.decide(acceptance_probability(left, probs, token), offset, candidate):
-                child = candidate
-                break
-            left = residual(left, probs, token)
+        child, left = _try_children(draft, node, target_probs(node), chance, offset)
         if child is None:
             token = chance.draw(left, offset)
         else:
+            token = draft.token_id(child)
             accepted.append(child)
         token_ids.append(token)
         if not emit(token, node) or child is None:
             return WalkResult(token_ids, accepted)
         node = child
+
+
+def _try_children(
+    draft: Draft, node: int, left: FloatArray64, chance: Chance, offset: int
+) -> tuple[int | None, FloatArray64]:
+    """Return the accepted child of ``node``, or ``None`` and what its children have left of p."""
+    for child in draft.children(node):
+        token, probs = draft.token_id(child), draft.probs(child)
+        if chance.decide(acceptance_probability(left, probs, token), offset, child):
+            return child, left
+        left = residual(left, probs, token)
+    return None, left

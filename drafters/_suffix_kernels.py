@@ -99,7 +99,7 @@ def _bucket_of(source: int, token: int, mask: int) -> int:
     """Return the hash bucket of an edge; every product stays below 2**63."""
     mixed = (int(source) * 0x3C6EF35F) ^ (int(token) * 0x19660D07)
     mixed ^= mixed >> 31
-    return int((((mixed & 0x7FFFFFFF) * 0x5BD1E995) >> 15) & mask)
+    return (((mixed & 0x7FFFFFFF) * 0x5BD1E995) >> 15) & int(mask)
 
 
 @kernel
@@ -335,7 +335,7 @@ def extend(arena: IntArray, cursor: LongArray, tokens: IntArray, start: int, sto
 
     Args:
         arena: int32, the automata; the first source's is changed.
-        cursor: ``(num_sources, 3)`` int64, see ``follow``; the first source's is changed.
+        cursor: ``(num_sources, 3)`` int64, see ``follow``; moved past the tokens appended.
         tokens: int32.
         start: position of the first new token.
         stop: position behind the last.
@@ -347,6 +347,7 @@ def extend(arena: IntArray, cursor: LongArray, tokens: IntArray, start: int, sto
     reached = append(arena, base, tokens, start, stop)
     cursor[0, 1] = context_state(arena, base)
     cursor[0, 2] = min(length_of(arena, base, cursor[0, 1]), arena[base + MAX_CONTEXT])
+    follow(arena, cursor, 1, cursor.shape[0], tokens[start:reached])
     return reached
 
 

@@ -46,6 +46,8 @@ MAX_CHILDREN = 24
 """Candidates kept below one node."""
 MAX_EDGES = 24
 """Continuations looked at in one context, oldest first."""
+BONUS = 1.0
+"""What the latest continuation counts more than the others, in occurrences."""
 TOKEN, PARENT, STATES = 0, 1, 2
 """Columns of a candidate: its token, its parent's node, then a state and a length a source."""
 BASE, STATE, MATCHED = 0, 1, 2
@@ -84,7 +86,7 @@ def _token_after(arena: IntArray, base: int, position: int) -> int:
 
 
 @kernel
-def shape_of(count: int, degree: int) -> int:
+def _shape_of(count: int, degree: int) -> int:
     """Return how a context's counts look, 0 to 7: how often it occurred, how many ways it went."""
     if degree <= 1:
         return 0 if count < 2 else 1 if count < 3 else 2 if count < 5 else 3
@@ -119,7 +121,7 @@ def _vote(
 @kernel
 def _ask(
     arena: IntArray, base: int, source: int, state: int, length: int, at_end: bool, mass: float,
-    trust: DoubleArray, bonus: float, children: LongArray, probs: DoubleArray, num: int,
+    trust: DoubleArray, children: LongArray, probs: DoubleArray, num: int,
 ) -> tuple[int, float]:  # fmt: skip
     """Spend a part of ``mass`` on what followed one context.
 
@@ -132,7 +134,6 @@ def _ask(
         at_end: whether the context ends the text, so that its last occurrence has no continuation.
         mass: the probability left to spend.
         trust: ``(num_shapes,)`` float64, the share that a context of this length is given.
-        bonus: weight of the latest continuation, in occurrences.
         children: ``(MAX_CHILDREN, columns)`` int64, the candidates so far; voted on.
         probs: ``(MAX_CHILDREN,)`` float64, their probabilities; voted on.
         num: their number.
@@ -157,11 +158,11 @@ def _ask(
     if degree == 0 or count <= 0:
         return num, 0.0
     token = _token_after(arena, base, latest)
-    spent = mass * trust[shape_of(count, degree)]
+    spent = mass * trust[_shape_of(count, degree)]
     if token >= 0:
-        unit = spent / (count + bonus)
+        unit = spent / (count + BONUS)
         target = _settle(arena, base, latest + 1, below)
-        num = _vote(children, probs, num, token, unit * bonus, source, target, below)
+        num = _vote(children, probs, num, token, unit * BONUS, source, target, below)
     else:
         unit = spent / count
     edges = base + arena[base + EDGE_AT]
@@ -179,7 +180,7 @@ def _ask(
 @kernel
 def _expand(
     arena: IntArray, bases: LongArray, states: LongArray, at_end: bool, floor: float,
-    trust: DoubleArray, bonus: DoubleArray, children: LongArray, probs: DoubleArray,
+    trust: DoubleArray, groups: LongArray, children: LongArray, probs: DoubleArray,
 ) -> int:  # fmt: skip
     """Write what may follow one node of the tree, with probabilities given the node.
 
@@ -190,13 +191,13 @@ def _expand(
             overwritten.
         at_end: whether the node is the root, the end of the first source's text.
         floor: contexts are asked while more than this probability is left.
-        trust: ``(2, 2, max_context + 1, NUM_SHAPES)`` float64: own text or shared, first context
-            asked or later, length, shape.
-        bonus: ``(2,)`` float64, weight of the latest continuation.
+        trust: ``(2, 2, num_groups, NUM_SHAPES)`` float64: own text or shared, first context asked
+            or later, group of lengths, shape.
+        groups: ``(max_context + 1,)`` int64, the group of each length.
         children: ``(MAX_CHILDREN, columns)`` int64, overwritten.
         probs: ``(MAX_CHILDREN,)`` float64, overwritten.
     """
-    max_context = trust.shape[2] - 1
+    max_context = groups.size - 1
     for source in range(bases.size):
         if bases[source] < 0:
             states[2 * source + 1] = 0
@@ -215,7 +216,7 @@ def _expand(
         state, kind = states[2 * source], min(source, 1)
         num, spent = _ask(
             arena, bases[source], source, state, length, at_end and source == 0, mass,
-            trust[kind, later, length], bonus[kind], children, probs, num,
+            trust[kind, later, groups[length]], children, probs, num,
         )  # fmt: skip
         if spent > 0.0:
             mass -= spent
@@ -261,7 +262,7 @@ def _enqueue(
 @kernel
 def _draft(
     arena: IntArray, cursor: LongArray, max_depth: int, min_prob: float, trust: DoubleArray,
-    bonus: DoubleArray, pool: LongArray, probs: DoubleArray, nodes: IntArray,
+    groups: LongArray, pool: LongArray, probs: DoubleArray, nodes: IntArray,
     node_probs: FloatArray,
 ) -> int:  # fmt: skip
     """Write one request's tree and return its number of nodes.
@@ -272,7 +273,7 @@ def _draft(
         max_depth: the deepest node's depth.
         min_prob: path probability below which nothing is proposed.
         trust: see ``_expand``.
-        bonus: see ``_expand``.
+        groups: see ``_expand``.
         pool: ``((max_nodes + 1) * MAX_CHILDREN, columns)`` int64, scratch: candidates.
         probs: float64 of the same length, scratch: their path probabilities.
         nodes: ``(2, max_nodes)`` int32, tokens and parents, overwritten.
@@ -291,7 +292,7 @@ def _draft(
     while True:
         if depth < max_depth:
             fresh = _expand(
-                arena, cursor[:, BASE], states, node < 0, min_prob / path, trust, bonus,
+                arena, cursor[:, BASE], states, node < 0, min_prob / path, trust, groups,
                 pool[used : used + MAX_CHILDREN], probs[used : used + MAX_CHILDREN],
             )  # fmt: skip
             for child in range(used, used + fresh):
@@ -324,7 +325,7 @@ def _draft(
 @kernel
 def propose(
     arena: IntArray, cursors: LongArray, rows: LongArray, max_depth: int, min_prob: float,
-    trust: DoubleArray, bonus: DoubleArray, pool: LongArray, probs: DoubleArray,
+    trust: DoubleArray, groups: LongArray, pool: LongArray, probs: DoubleArray,
     nodes: IntArray, node_probs: FloatArray, counts: LongArray,
 ) -> None:  # fmt: skip
     """Write one tree a request; a row of -1 gets none.
@@ -336,7 +337,7 @@ def propose(
         max_depth: see ``_draft``, as for the next five.
         min_prob: path probability below which nothing is proposed.
         trust: the trust table.
-        bonus: weight of the latest continuation.
+        groups: the group of each length.
         pool: scratch.
         probs: scratch.
         nodes: ``(batch, 2, max_nodes)`` int32, overwritten.
@@ -347,7 +348,7 @@ def propose(
         counts[index] = 0
         if rows[index] >= 0:
             counts[index] = _draft(
-                arena, cursors[rows[index]], max_depth, min_prob, trust, bonus, pool, probs,
+                arena, cursors[rows[index]], max_depth, min_prob, trust, groups, pool, probs,
                 nodes[index], node_probs[index],
             )  # fmt: skip
 
@@ -358,28 +359,28 @@ def compile_kernels() -> None:
     compile_once(_length_of, "int64(int32[::1], int64, int64)")
     compile_once(_settle, "int64(int32[::1], int64, int64, int64)")
     compile_once(_token_after, "int64(int32[::1], int64, int64)")
-    compile_once(shape_of, "int64(int64, int64)")
+    compile_once(_shape_of, "int64(int64, int64)")
     compile_once(
         _vote, "int64(int64[:,::1], float64[::1], int64, int64, float64, int64, int64, int64)"
     )
     compile_once(
         _ask,
         "Tuple((int64, float64))(int32[::1], int64, int64, int64, int64, boolean, float64, "
-        "float64[::1], float64, int64[:,::1], float64[::1], int64)",
+        "float64[::1], int64[:,::1], float64[::1], int64)",
     )
     compile_once(
         _expand,
         "int64(int32[::1], int64[:], int64[::1], boolean, float64, float64[:,:,:,::1], "
-        "float64[::1], int64[:,::1], float64[::1])",
+        "int64[::1], int64[:,::1], float64[::1])",
     )
     compile_once(_enqueue, "int64(int64[::1], int64, int64, float64[::1], int64)")
     compile_once(
         _draft,
-        "int64(int32[::1], int64[:,::1], int64, float64, float64[:,:,:,::1], float64[::1], "
+        "int64(int32[::1], int64[:,::1], int64, float64, float64[:,:,:,::1], int64[::1], "
         "int64[:,::1], float64[::1], int32[:,::1], float32[::1])",
     )
     compile_once(
         propose,
         "void(int32[::1], int64[:,:,::1], int64[::1], int64, float64, float64[:,:,:,::1], "
-        "float64[::1], int64[:,::1], float64[::1], int32[:,:,::1], float32[:,::1], int64[::1])",
+        "int64[::1], int64[:,::1], float64[::1], int32[:,:,::1], float32[:,::1], int64[::1])",
     )

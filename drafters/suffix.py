@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from . import _suffix_kernels as kernels
 from . import _suffix_tree_kernels as tree_kernels
+from . import _suffix_trust_kernels as trust_kernels
 from .arena import Arena
 from .base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget
 from .suffix_segments import Segments, extent_size, own_tokens, table_caps
@@ -44,6 +45,7 @@ class SuffixConfig:
     Attributes:
         max_context: the longest context that is told apart, in tokens.
         min_prob: path probability below which nothing is proposed.
+        learning_rate: step, in logits a token, with which the trust in contexts learns.
         share_responses: whether a namespace's later requests search a finished response.
         share_prompts: whether they search its prompt too.
         max_bytes: the most that all requests and namespaces together take.
@@ -55,6 +57,7 @@ class SuffixConfig:
 
     max_context: int = 64
     min_prob: float = 0.005
+    learning_rate: float = 0.05
     share_responses: bool = True
     share_prompts: bool = False
     max_bytes: int = 1 << 30
@@ -73,6 +76,8 @@ class SuffixConfig:
             raise ValueError(f"expected max_context within 1..1024, got {self.max_context}")
         if not 0 < self.min_prob < 1:
             raise ValueError(f"expected min_prob within (0, 1), got {self.min_prob}")
+        if not 0 <= self.learning_rate <= 1:
+            raise ValueError(f"expected learning_rate within [0, 1], got {self.learning_rate}")
         if not 1 <= self.num_segments <= 8:
             raise ValueError(f"expected num_segments within 1..8, got {self.num_segments}")
         for name in ("slice_tokens", "shared_slice_tokens"):
@@ -121,14 +126,16 @@ class SuffixDrafter:
         self.config = SuffixConfig() if config is None else config
         kernels.compile_kernels()
         tree_kernels.compile_kernels()
+        trust_kernels.compile_kernels()
         self._lock = threading.Lock()
         self._arena = Arena(self.config.max_bytes)
-        self._trust, self._bonus = trust_table(self.config.max_context)
+        self._trust, self._groups = trust_table(self.config.max_context)
         self._requests: dict[RequestId, _Request] = {}
         self._namespaces: dict[str, Segments] = {}
         self._cursors = np.zeros((8, 1 + self.config.num_segments, 3), np.int64)
         self._free_rows = list(range(len(self._cursors)))[::-1]
         self._clock = 0
+        self._draw = 1
         self._scratch = self._new_scratch(16)
 
     @property
@@ -173,9 +180,12 @@ class SuffixDrafter:
             request = self._requests.get(request_id)
             if request is None:
                 return
-            self._follow_shared(request, tokens)
-            request.pending = np.concatenate((request.pending, tokens))
-            self._index(request, self.config.slice_tokens)
+            if request.pending.size == 0 and 0 < tokens.size <= self.config.slice_tokens:
+                self._extend_now(request, tokens)
+            else:
+                self._follow_shared(request, tokens)
+                request.pending = np.concatenate((request.pending, tokens))
+                self._index(request, self.config.slice_tokens)
             request.segments.ingest(self.config.shared_slice_tokens)
 
     def propose(
@@ -206,7 +216,7 @@ class SuffixDrafter:
                 self._scratch = self._new_scratch(max_nodes)
             tree_kernels.propose(
                 self._arena.array, self._cursors, rows, max_depth, self.config.min_prob,
-                self._trust, self._bonus, *self._scratch, nodes, probs, counts,
+                self._trust, self._groups, *self._scratch, nodes, probs, counts,
             )  # fmt: skip
         return [
             CandidateTree(nodes[i, 0, :n], nodes[i, 1, :n], probs[i, :n])
@@ -258,6 +268,24 @@ class SuffixDrafter:
         request.segments.rows.discard(request.row)
         request.segments.ingest(self.config.shared_slice_tokens)
         self._forget_if_empty(request.namespace)
+
+    def _extend_now(self, request: _Request, tokens: IntArray) -> None:
+        """Append a step's tokens to a request without pending ones, and learn from one of them.
+
+        One token a step, at a random place, keeps the learning cheap and its sample fair.
+        """
+        array, cursor = self._arena.array, self._cursors[request.row]
+        self._draw = (self._draw * 1103515245 + 12345) & 0x7FFFFFFF
+        place = (self._draw >> 8) % tokens.size
+        reached = kernels.extend(array, cursor, tokens, 0, place) if place else 0
+        if reached == place:
+            rate = self.config.learning_rate * tokens.size
+            trust_kernels.learn(array, cursor, int(tokens[place]), rate, self._trust, self._groups)
+            reached = kernels.extend(array, cursor, tokens, place, tokens.size)
+        if reached < tokens.size:
+            self._follow_shared(request, tokens[reached:])
+            request.pending = tokens[reached:].copy()
+            self._index(request, self.config.slice_tokens)
 
     def _text(self, request: _Request, start: int) -> IntArray:
         """Return the request's tokens from ``start`` on; negative ones are -1."""

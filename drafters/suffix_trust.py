@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from ._suffix_tree_kernels import NUM_SHAPES
 
+LongArray = npt.NDArray[np.int64]
 DoubleArray = npt.NDArray[np.float64]
 
 # Logistic fit of the share of probability that a context earns, on the first two thirds of six
@@ -23,25 +24,27 @@ _PER_DOUBLING = (
 )
 _LATER_INTERCEPT = (-0.17, -0.09)
 _LATER_PER_DOUBLING = (-0.46, -0.36)
-_BONUS = (1.0, 1.0)
+_FIRST_OF_GROUP = (1, 2, 3, 4, 5, 7, 10, 16, 32, 64)
+_TYPICAL_OF_GROUP = (1, 2, 3, 4, 5, 8, 12, 22, 45, 64)
 
 
-def trust_table(max_context: int) -> tuple[DoubleArray, DoubleArray]:
-    """Return the prior trust in each kind of context, and the weight of the latest continuation.
+def trust_table(max_context: int) -> tuple[DoubleArray, LongArray]:
+    """Return the prior trust in each kind of context, and the groups of lengths that share it.
 
     Args:
         max_context: the longest context.
 
     Returns:
-        ``(2, 2, max_context + 1, NUM_SHAPES)`` float64: own text or earlier ones, first context
-        asked or a later one, length in tokens, shape of the counts; and ``(2,)`` float64, own text
-        or earlier ones, in occurrences.
+        ``(2, 2, num_groups, NUM_SHAPES)`` float64: own text or earlier ones, first context asked
+        or a later one, group of lengths, shape of the counts; and ``(max_context + 1,)`` int64,
+        the group of each length.
     """
-    doublings = np.log2(np.maximum(np.arange(max_context + 1), 1))
-    logits = np.empty((2, 2, max_context + 1, NUM_SHAPES))
+    doublings = np.log2(_TYPICAL_OF_GROUP)
+    logits = np.empty((2, 2, doublings.size, NUM_SHAPES))
     for kind in range(2):
         first = _INTERCEPT[kind] + np.outer(doublings, _PER_DOUBLING[kind])
         later = _LATER_INTERCEPT[kind] + _LATER_PER_DOUBLING[kind] * doublings
         logits[kind, 0] = first
         logits[kind, 1] = first + later[:, None]
-    return 1 / (1 + np.exp(-logits)), np.array(_BONUS)
+    groups = np.searchsorted(_FIRST_OF_GROUP, np.arange(max_context + 1), side="right") - 1
+    return 1 / (1 + np.exp(-logits)), np.maximum(groups, 0).astype(np.int64)

@@ -13,7 +13,7 @@ from ._cli_common import check_drafter, fail, load, messages, output, prompt_tok
 from ._cli_stream import StepPrinter
 
 if TYPE_CHECKING:
-    from .integrations.generation import GenerationResult
+    from .integrations.results import GenerationResult
 
 
 def generate(
@@ -79,8 +79,9 @@ def generate(
         check_drafter(drafter)
     target, tokenizer = load(model, dtype)
     input_ids = prompt_token_ids(tokenizer, prompt, chat)
-    from .integrations.generation import DEFAULT_DRAFTER, GenerationResult
+    from .integrations.generation import DEFAULT_DRAFTER
     from .integrations.generation import generate as run
+    from .integrations.results import GenerationResult
 
     drafter = DEFAULT_DRAFTER if drafter is None else drafter
     printer = None if as_json else StepPrinter(tokenizer, output, show_drafts)

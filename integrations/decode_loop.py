@@ -89,11 +89,13 @@ class DecodeLoop:
         if self._budget is not None:
             trees = self._budget.cut([row.index for row in rows], trees)
         verify_begin = time.perf_counter()
+        drafted_before = self.statistics.draft_seconds
         logits = self._target.forward(trees, [row.token_ids[-1] for row in rows])
         accepted = self._finish_step(rows, trees, logits, ids)
         self._target.commit(accepted)
         end = time.perf_counter()
-        self.statistics.verify_seconds += end - verify_begin
+        learning = self.statistics.draft_seconds - drafted_before
+        self.statistics.verify_seconds += end - verify_begin - learning
         if self._budget is not None:
             self._budget.costs.record(logits.shape[1], end - begin)
 

@@ -1,4 +1,59 @@
+# Two commands do all the set-up: `make demo` and `make test`. The others are for development.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# Waiting threads sleep instead of spinning: on shared cores that is worth up to a factor of eight.
+export OMP_WAIT_POLICY ?= PASSIVE
+export GOMP_SPINCOUNT ?= 0
+
+.PHONY: demo test setup lint types test-interpreted test-bounds test-wheel clean
+
+demo: setup
+	$(BIN)/freedraft demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+setup: $(READY)
+
+# The locked versions, then the project itself, editable. The plain CPU build of torch is enough.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[transformers,plot,dev]"
+	touch $(READY)
+
+# Links through which type checkers see the mapped folders as one package.
 types:
 	rm -rf .types && mkdir -p .types/freedraft
-	for file in api/*; do case $$file in *.py|*.typed) ln -s ../../$$file .types/freedraft/;; esac; done
+	for file in api/*.py api/py.typed; do ln -s ../../$$file .types/freedraft/; done
 	for folder in drafters integrations verifier workbench; do ln -s ../../$$folder .types/freedraft/; done
+
+lint: setup types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+# Plain Python in the place of compiled kernels: coverage sees their lines.
+test-interpreted: setup
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m coverage run -m pytest -m "not model" -q
+	$(BIN)/python -m coverage report --skip-covered --sort=cover
+
+# Kernels compiled with index checks, into a cache of their own.
+test-bounds: setup
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.numba-bounds $(BIN)/python -m pytest -m "not model" -q tests/drafters
+
+# The suite against the built wheel in an environment that does not see the checkout's package.
+test-wheel: setup
+	rm -rf build dist .venv-wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt torch
+	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[transformers,plot,dev]"
+	.venv-wheel/bin/python -m pytest -m "not model" -q
+
+clean:
+	rm -rf $(VENV) .venv-wheel .types .numba-bounds build dist *.egg-info

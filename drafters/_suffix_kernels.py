@@ -330,12 +330,12 @@ def follow(arena: IntArray, cursor: LongArray, first: int, stop: int, tokens: In
 
 
 @kernel
-def extend(arena: IntArray, cursor: LongArray, tokens: IntArray, start: int, stop: int) -> int:
+def catch_up(arena: IntArray, cursor: LongArray, tokens: IntArray, start: int, stop: int) -> int:
     """Append ``tokens[start:stop]`` to a request's own text while there is room.
 
     Args:
         arena: int32, the automata; the first source's is changed.
-        cursor: ``(num_sources, 3)`` int64, see ``follow``; moved past the tokens appended.
+        cursor: ``(num_sources, 3)`` int64, see ``follow``; the first source's is moved.
         tokens: int32.
         start: position of the first new token.
         stop: position behind the last.
@@ -347,6 +347,13 @@ def extend(arena: IntArray, cursor: LongArray, tokens: IntArray, start: int, sto
     reached = append(arena, base, tokens, start, stop)
     cursor[0, 1] = context_state(arena, base)
     cursor[0, 2] = min(length_of(arena, base, cursor[0, 1]), arena[base + MAX_CONTEXT])
+    return reached
+
+
+@kernel
+def extend(arena: IntArray, cursor: LongArray, tokens: IntArray, start: int, stop: int) -> int:
+    """Do as ``catch_up``, and read the tokens appended in the other sources too."""
+    reached = catch_up(arena, cursor, tokens, start, stop)
     follow(arena, cursor, 1, cursor.shape[0], tokens[start:reached])
     return reached
 
@@ -369,4 +376,5 @@ def compile_kernels() -> None:
     compile_once(grow_automaton, "void(int32[::1], int64, int64, int64[::1])")
     compile_once(advance, "UniTuple(int64, 2)(int32[::1], int64, int64, int64, int64)")
     compile_once(follow, "void(int32[::1], int64[:,::1], int64, int64, int32[::1])")
+    compile_once(catch_up, "int64(int32[::1], int64[:,::1], int32[::1], int64, int64)")
     compile_once(extend, "int64(int32[::1], int64[:,::1], int32[::1], int64, int64)")

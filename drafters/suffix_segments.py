@@ -62,6 +62,7 @@ class Segments:
     Attributes:
         slots: the extent of each slot, -1 where there is none.
         rows: rows of the running requests, in the drafter's cursors.
+        num_texts: how many texts have gone in whole.
         last_used: when a request of the namespace last started, in any increasing unit.
     """
 
@@ -87,6 +88,7 @@ class Segments:
         self.slots = [-1] * num_segments
         self.rows: set[int] = set()
         self.last_used = 0
+        self.num_texts = 0
         self._arena = arena
         self._allocate = allocate
         self._moved = moved
@@ -135,6 +137,7 @@ class Segments:
             if reached == text.size:
                 self._backlog.popleft()
                 self._offset = 0
+                self.num_texts += 1
             elif reached < stop and not self._open_segment():
                 self._backlog.clear()
                 self._offset = self._waiting = 0

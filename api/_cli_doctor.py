@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import operator
 import platform
 import re
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from . import __version__
 from ._cli_common import output
 
 _PACKAGES = ("numba", "numpy", "torch", "transformers", "gguf")
+_COMPARE = {">=": operator.ge, "<": operator.lt}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,30 +28,20 @@ class Engine:
     Attributes:
         name: as users know it.
         package: its distribution.
-        minimum: first release that is supported; the release numbers of its extra.
-        below: first release that is not supported any more; empty for none.
         registers_as: how it is used; None while this version of freedraft has no adapter.
     """
 
     name: str
     package: str
-    minimum: tuple[int, ...]
-    below: tuple[int, ...]
-    registers_as: str | None
+    registers_as: str | None = None
 
 
 ENGINES = (
-    Engine(
-        "transformers",
-        "transformers",
-        (5, 20),
-        (6,),
-        "freedraft.generate, freedraft.custom_generate",
-    ),
-    Engine("vLLM", "vllm", (0, 22), (), None),
-    Engine("SGLang", "sglang", (0, 5, 23), (), None),
-    Engine("TensorRT-LLM", "tensorrt_llm", (1,), (), None),
-    Engine("llama.cpp", "llama-cpp-python", (0, 3, 16), (), None),
+    Engine("transformers", "transformers", "freedraft.generate, freedraft.custom_generate"),
+    Engine("vLLM", "vllm"),
+    Engine("SGLang", "sglang"),
+    Engine("TensorRT-LLM", "tensorrt_llm"),
+    Engine("llama.cpp", "llama-cpp-python"),
 )
 
 
@@ -114,25 +106,30 @@ def engine_state(engine: Engine) -> EngineState:
     installed = installed_version(engine.package)
     if installed is None:
         return EngineState(engine.name, None, None, f"{engine.package} is not installed")
+    wanted = supported_versions(engine.package)
     reason = None
-    release = _release(installed)
-    if release < engine.minimum or (engine.below and release >= engine.below):
-        limit = f" and < {_dotted(engine.below)}" if engine.below else ""
-        reason = f"expected {engine.package} >= {_dotted(engine.minimum)}{limit}, got {installed}"
+    if not all(_COMPARE[sign](_release(installed), _release(limit)) for sign, limit in wanted):
+        limits = " and ".join(f"{sign} {limit}" for sign, limit in wanted)
+        reason = f"expected {engine.package} {limits}, got {installed}"
     elif engine.registers_as is None:
         reason = f"freedraft {__version__} has no adapter for it yet"
     registers_as = engine.registers_as if reason is None else None
     return EngineState(engine.name, installed, registers_as, reason)
 
 
+def supported_versions(package: str) -> list[tuple[str, str]]:
+    """Return the limits that freedraft's own metadata sets for a package, as (sign, version)."""
+    for requirement in requires("freedraft") or ():
+        specifiers = requirement.partition(";")[0]
+        if re.match(rf"{re.escape(package)}(?![\w-])", specifiers):
+            return sorted(re.findall(r"(>=|<)\s*([\d.]+)", specifiers), reverse=True)
+    return []
+
+
 def _release(text: str) -> tuple[int, ...]:
     """Return the numbers that a version begins with: (0, 22, 1) of "0.22.1rc2+cu130"."""
     numbers = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(number) for number in numbers[0].split(".")) if numbers else ()
-
-
-def _dotted(release: tuple[int, ...]) -> str:
-    return ".".join(map(str, release))
 
 
 def _device() -> dict[str, object]:

@@ -31,6 +31,10 @@ def generate(
         ),
     ] = None,
     max_nodes: Annotated[int, typer.Option(min=0, help="Most drafted tokens a step.")] = 16,
+    cost_gate: Annotated[
+        bool,
+        typer.Option(help="Verify only what pays at the step times measured, or all that fits."),
+    ] = True,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")] = 256,
     temperature: Annotated[
         float, typer.Option(min=0.0, help="0 takes the most likely token, more samples.")
@@ -92,6 +96,7 @@ def generate(
             tokenizer=tokenizer,
             drafter=drafter,
             max_nodes=max_nodes,
+            cost_gate=cost_gate,
             seed=seed,
             on_step=printer,
             return_dict=True,

@@ -81,14 +81,22 @@ class ArmResult:
 class Comparison:
     """Runs prompts through the four arms."""
 
-    def __init__(self, model: PreTrainedModel, drafter: str, max_new_tokens: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        drafter: str,
+        max_new_tokens: int,
+        cost_gate: bool = True,
+    ) -> None:
         """Set up the arms.
 
         Args:
             model: the target.
             drafter: name of the drafter of the freedraft arm, a fresh one each run.
             max_new_tokens: most new tokens of a run.
+            cost_gate: of the freedraft arm, as for ``generate``.
         """
+        self._cost_gate = cost_gate
         self._model = model
         self._drafter = drafter
         self._max_new_tokens = max_new_tokens
@@ -143,6 +151,7 @@ class Comparison:
             self._model,
             input_ids,
             drafter=drafter,
+            cost_gate=self._cost_gate,
             max_new_tokens=self._max_new_tokens,
             do_sample=False,
             on_step=on_step,

@@ -2,11 +2,12 @@
 
 Everything lives in one int32 array, the arena, so that a call passes one argument. Its regions, in
 order: a header, the tokens, the chain links (one a level beside each token), the chain heads (a
-hash table a level), the pages' fields and the requests' rows. ``_regions`` cuts it into views.
+hash table a level), the pages' fields, the requests' rows and their last drafts. ``_regions`` cuts
+it into views.
 
 A request writes its tokens into pages that belong to it alone, so requests interleave and end in
-any order. A slot is written once while its page lives, so every link points to an older token. A link
-carries its page's generation: it dies with the page, without anybody looking for it.
+any order. A slot is written once while its page lives, so every link points to an older token. A
+link carries its page's generation: it dies with the page, without anybody looking for it.
 
 Kernels never raise; the class validates.
 
@@ -23,23 +24,40 @@ from ._jit import compile_once, kernel
 
 IntArray = npt.NDArray[np.int32]
 LongArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float32]
-Regions = tuple[IntArray, IntArray, IntArray, IntArray, IntArray]
+FloatArray = npt.NDArray[np.float64]
+Regions = tuple[IntArray, IntArray, IntArray, IntArray, IntArray, IntArray]
 
-HEADER_SIZE = 32
-NUM_PAGES, PAGE_BITS, SLOT_BITS, BUCKET_BITS, NUM_LEVELS = 0, 1, 2, 3, 4
-FRESH_PAGE, QUEUE_HEAD, QUEUE_TAIL = 5, 6, 7
-"""Header: the next page never used; the first and the last page that wait to be reclaimed."""
-FIRST_LEVEL = 8
-"""Header: from here the k of each level, longest first."""
+HEADER_SIZE = 64
+NUM_PAGES, PAGE_BITS, SLOT_BITS, BUCKET_BITS, NUM_LEVELS, NUM_ROWS = 0, 1, 2, 3, 4, 5
+FRESH_PAGE, QUEUE_HEAD, QUEUE_TAIL, CLOCK = 6, 7, 8, 9
+"""Header: the next page never used, the first and the last page that wait to be reclaimed, and how
+many tokens were ever appended (modulo 2**31)."""
+MAX_MATCH, MAX_SKIP_VISITS = 10, 11
+FIRST_LEVEL, FIRST_VISITS = 16, 24
+"""Header: from here the k of each level, longest first, and the places looked at in each."""
 
-PAGE_FIELDS = 8
+PAGE_FIELDS = 12
 GENERATION, PAGE_NAMESPACE, OWNER, USED, SEALED, NEXT, PREVIOUS, QUEUE_NEXT = 0, 1, 2, 3, 4, 5, 6, 7
+POSITION, OUTPUT, STAMP = 8, 9, 10
+"""Page: position of its first token in the request, offset where the output begins (it may lie
+outside the page), and the clock when the page was taken."""
 
-ROW_FIELDS = 8
-NAMESPACE, SERIAL, FIRST_PAGE, LAST_PAGE, LENGTH = 0, 1, 2, 3, 4
+ROW_FIELDS = 16
+NAMESPACE, SERIAL, FIRST_PAGE, LAST_PAGE, LENGTH, PROMPT_LENGTH = 0, 1, 2, 3, 4, 5
+POINTER, ACCEPTED, ACCEPTED_BEFORE, DRAFT_SIZE, DRAFT_CLASS = 6, 7, 8, 9, 10
+"""Row: a link to where the text is expected to go on, the accepted lengths of the last two drafts,
+and the size and the calibration class of the draft that waits to be settled."""
+
+DRAFT_FIELDS = 3
+MAX_DRAFT = 64
+PROBABILITY_UNIT = 2**30
+"""A row's draft: token, parent and probability (in units) of its first nodes, at most MAX_DRAFT."""
+
+KNOTS = 16
+"""Intervals of the probability in the calibration (``calibration``)."""
 
 NONE = -1
+MAX_CLOCK = 2**31 - 1
 PRIME = 2**31 - 1
 HASH_BASE = 1_270_405_883
 BUCKET_MIX = 1_640_531_527
@@ -47,21 +65,24 @@ BUCKET_MIX = 1_640_531_527
 
 @kernel
 def _regions(arena: IntArray) -> Regions:
-    """Cut the arena into tokens, links, heads, pages and rows."""
+    """Cut the arena into tokens, links, heads, pages, rows and drafts."""
     num_pages = np.int64(arena[NUM_PAGES])
     num_levels = np.int64(arena[NUM_LEVELS])
+    num_rows = np.int64(arena[NUM_ROWS])
     num_slots = num_pages << int(arena[PAGE_BITS])
     num_buckets = 1 << int(arena[BUCKET_BITS])
     a = HEADER_SIZE + num_slots
     b = a + num_slots * num_levels
     c = b + num_buckets * num_levels
     d = c + num_pages * PAGE_FIELDS
+    e = d + num_rows * ROW_FIELDS
     return (
         arena[HEADER_SIZE:a],
         arena[a:b].reshape((num_slots, num_levels)),
         arena[b:c].reshape((num_levels, num_buckets)),
         arena[c:d].reshape((num_pages, PAGE_FIELDS)),
-        arena[d : d + num_pages * ROW_FIELDS].reshape((num_pages, ROW_FIELDS)),
+        arena[d:e].reshape((num_rows, ROW_FIELDS)),
+        arena[e:].reshape((num_rows, MAX_DRAFT * DRAFT_FIELDS)),
     )
 
 
@@ -80,16 +101,6 @@ def _previous_slot(pages: IntArray, page_bits: int, slot: int) -> int:
         return slot - 1
     page = int(pages[slot >> page_bits, PREVIOUS])
     return NONE if page == NONE else (page << page_bits) + pages[page, USED] - 1
-
-
-@kernel
-def _next_slot(pages: IntArray, page_bits: int, slot: int) -> int:
-    """Return the slot of the token after ``slot`` in its request, or -1."""
-    page = slot >> page_bits
-    if (slot & ((1 << page_bits) - 1)) + 1 < pages[page, USED]:
-        return slot + 1
-    page = int(pages[page, NEXT])
-    return NONE if page == NONE else page << page_bits
 
 
 @kernel
@@ -117,7 +128,7 @@ def _retire(arena: IntArray, pages: IntArray, page: int) -> None:
 
 
 @kernel
-def _take_page(arena: IntArray, pages: IntArray, rows: IntArray, row: int) -> int:
+def _take_page(arena: IntArray, pages: IntArray, rows: IntArray, row: int, position: int) -> int:
     """Give the request a new page, else the oldest finished one, else its own oldest, else -1."""
     page = int(arena[FRESH_PAGE])
     if page < arena[NUM_PAGES]:
@@ -139,6 +150,8 @@ def _take_page(arena: IntArray, pages: IntArray, rows: IntArray, row: int) -> in
     last = rows[row, LAST_PAGE]
     pages[page, PAGE_NAMESPACE] = rows[row, NAMESPACE]
     pages[page, OWNER] = rows[row, SERIAL]
+    pages[page, POSITION] = position
+    pages[page, OUTPUT] = rows[row, PROMPT_LENGTH] - position
     pages[page, PREVIOUS] = last
     if last == NONE:
         rows[row, FIRST_PAGE] = page
@@ -151,7 +164,7 @@ def _take_page(arena: IntArray, pages: IntArray, rows: IntArray, row: int) -> in
 @kernel
 def _copy_tail(regions: Regions, page_bits: int, row: int, tail: IntArray) -> int:
     """Copy the request's last tokens, newest first, up to a placeholder; return how many."""
-    tokens, _, _, pages, rows = regions
+    tokens, _, _, pages, rows, _ = regions
     slot = _last_slot(pages, rows, page_bits, row)
     count = 0
     while slot != NONE and count < tail.size and tokens[slot] >= 0:
@@ -192,16 +205,61 @@ def _start_hashes(
 
 
 @kernel
-def append(arena: IntArray, row: int, new: IntArray) -> None:
+def _settle(rows: IntArray, draft: IntArray, row: int, new: IntArray, counts: FloatArray) -> None:
+    """Compare the request's last draft with the tokens that were committed after it.
+
+    Where the draft agrees with all of them, what lies deeper is unknown and not counted.
+
+    Args:
+        rows: the pool's rows; the accepted lengths are mutated.
+        draft: the row's draft.
+        row: the request's row.
+        new: ``(num_new,)`` int32, at least one.
+        counts: ``(num_classes, KNOTS + 1, 2)`` float64: how often a knot was used and the sum of
+            the outcomes (0 or 1) less the predictions there, mutated.
+    """
+    size = int(rows[row, DRAFT_SIZE])
+    rows[row, DRAFT_SIZE] = 0
+    depths = np.empty(size, np.int64)  # negative: not accepted
+    reached = 0
+    for node in range(size):
+        parent = int(draft[DRAFT_FIELDS * node + 1])
+        above = 0 if parent == NONE else int(depths[parent])
+        depth = abs(above) + 1
+        hit = above >= 0 and depth <= new.size and draft[DRAFT_FIELDS * node] == new[depth - 1]
+        depths[node] = depth if hit else -depth
+        if hit:
+            reached = max(reached, depth)
+    rows[row, ACCEPTED_BEFORE] = rows[row, ACCEPTED]
+    rows[row, ACCEPTED] = reached
+    draft_class = int(rows[row, DRAFT_CLASS])
+    for node in range(size):
+        if reached == new.size and abs(depths[node]) > new.size:
+            continue
+        predicted = draft[DRAFT_FIELDS * node + 2] / PROBABILITY_UNIT
+        knot = min(int(predicted * KNOTS), KNOTS - 1)
+        part = predicted * KNOTS - knot
+        outcome = 1.0 if depths[node] > 0 else 0.0
+        counts[draft_class, knot, 0] += 1.0 - part
+        counts[draft_class, knot, 1] += (1.0 - part) * (outcome - predicted)
+        counts[draft_class, knot + 1, 0] += part
+        counts[draft_class, knot + 1, 1] += part * (outcome - predicted)
+
+
+@kernel
+def append(arena: IntArray, row: int, new: IntArray, counts: FloatArray) -> None:
     """Append committed tokens to a request, and enter each into the chain of every level.
 
     Args:
         arena: the pool, mutated.
         row: the request's row.
         new: ``(num_new,)`` int32.
+        counts: ``(num_classes, KNOTS + 1, 2)`` float64, the calibration's counts, mutated.
     """
     regions = _regions(arena)
-    tokens, links, heads, pages, rows = regions
+    tokens, links, heads, pages, rows, drafts = regions
+    if new.size > 0 and rows[row, DRAFT_SIZE] > 0:
+        _settle(rows, drafts[row], row, new, counts)
     page_bits = int(arena[PAGE_BITS])
     bucket_shift = 31 - int(arena[BUCKET_BITS])
     max_k = int(arena[FIRST_LEVEL])
@@ -213,12 +271,16 @@ def append(arena: IntArray, row: int, new: IntArray) -> None:
     used = 1 << page_bits  # full: the first token opens a page
     if page != NONE and pages[page, SEALED] == 0:
         used = int(pages[page, USED])
-    rows[row, LENGTH] += new.size
+    length = int(rows[row, LENGTH])
+    rows[row, LENGTH] = length + new.size
+    clock = int(arena[CLOCK])
+    arena[CLOCK] = (clock + new.size) & MAX_CLOCK
     for i in range(new.size):
         if used >> page_bits:
-            page = _take_page(arena, pages, rows, row)
+            page = _take_page(arena, pages, rows, row, length + i)
             if page == NONE:
                 return
+            pages[page, STAMP] = (clock + i) & MAX_CLOCK
             used = 0
         token = int(new[i])
         slot = (page << page_bits) + used
@@ -252,7 +314,7 @@ def append(arena: IntArray, row: int, new: IntArray) -> None:
 @kernel
 def release(arena: IntArray, row: int) -> None:
     """End a request: its pages stay searchable and wait, behind all earlier ones, for reclaim."""
-    _, _, _, pages, rows = _regions(arena)
+    _, _, _, pages, rows, _ = _regions(arena)
     first = int(rows[row, FIRST_PAGE])
     if first == NONE:
         return
@@ -274,11 +336,12 @@ def truncate(arena: IntArray, row: int, length: int) -> None:
     A page that loses only its end is sealed, and the next token opens another one, because a slot
     is written once a generation; a page that loses all goes to the front of the reclaim queue.
     """
-    _, _, _, pages, rows = _regions(arena)
+    _, _, _, pages, rows, _ = _regions(arena)
     excess = int(rows[row, LENGTH]) - length
     if excess <= 0:
         return
     rows[row, LENGTH] = length
+    rows[row, DRAFT_SIZE] = 0
     page = int(rows[row, LAST_PAGE])
     while page != NONE and pages[page, USED] <= excess:
         excess -= pages[page, USED]
@@ -301,6 +364,6 @@ def truncate(arena: IntArray, row: int, length: int) -> None:
 
 def compile_kernels() -> None:
     """Compile every kernel that Python calls, for its one signature."""
-    compile_once(append, "void(int32[::1], int64, int32[::1])")
+    compile_once(append, "void(int32[::1], int64, int32[::1], float64[:,:,::1])")
     compile_once(release, "void(int32[::1], int64)")
     compile_once(truncate, "void(int32[::1], int64, int64)")

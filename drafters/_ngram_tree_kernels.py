@@ -1,72 +1,89 @@
-"""Kernels of the n-gram drafter: earlier places of the tail, and a tree of what followed them.
+"""Kernels of the n-gram drafter's tree: what followed the places, merged best first.
 
-The arena's layout is that of ``_ngram_kernels``; nothing here writes to it.
+Each place votes for the token that it reads, with a weight that depends on how it matched and
+where it lies; one more weight stands for "none of these". A share of the votes is the probability
+of a step, products of steps are those of paths, and the most probable path is extended first. The
+weights are fitted (``_ngram_weights``); a calibration maps the paths' probabilities to what was
+seen lately (``calibration``), without changing their order.
+
+The arena's layout is that of ``_ngram_kernels``, a place's that of ``_ngram_search_kernels``.
+
+Sources: an escape weight beside the votes, as in prediction by partial matching (Cleary and Witten,
+1984); the shares are a conditional logit over places.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from ._jit import compile_once, kernel
 from ._ngram_kernels import (
+    ACCEPTED,
+    ACCEPTED_BEFORE,
     BUCKET_BITS,
-    FIRST_LEVEL,
-    GENERATION,
+    DRAFT_CLASS,
+    DRAFT_FIELDS,
+    DRAFT_SIZE,
     HEADER_SIZE,
-    LAST_PAGE,
-    NAMESPACE,
+    KNOTS,
+    MAX_DRAFT,
     NEXT,
     NONE,
     NUM_LEVELS,
     NUM_PAGES,
-    OWNER,
+    NUM_ROWS,
     PAGE_BITS,
     PAGE_FIELDS,
-    PAGE_NAMESPACE,
-    PREVIOUS,
+    PROBABILITY_UNIT,
     ROW_FIELDS,
-    SERIAL,
-    SLOT_BITS,
     USED,
     FloatArray,
     IntArray,
     LongArray,
 )
+from ._ngram_search_kernels import (
+    AT,
+    CHAIN,
+    DRAFTED,
+    FOUND,
+    KIND,
+    MATCH,
+    PLAIN,
+    RESTART,
+    ROW,
+    VOTES,
+)
+from ._ngram_weights import DEPTHS, ESCAPE, LENGTHS, RECENT, WIDTH
 
+NUM_CLASSES = 5
+"""Classes of drafts in the calibration, by the longest match."""
+
+SingleArray = npt.NDArray[np.float32]
 Views = tuple[IntArray, IntArray, IntArray, IntArray]
 
-START, AT, MATCH, CHAIN = 0, 1, 2, 3
-"""A place: slot of the token after it, slot now read, match length, next place of its group."""
-
 TOKEN, PARENT, DEPTH, MEMBERS = 0, 1, 2, 3
-"""A group: its token, its parent node, its depth, and the first of its places."""
+"""A group of places that read the same token: the token, parent node, depth, first place."""
+GROUP_FIELDS = 4
 
 
 @kernel
 def _views(arena: IntArray) -> Views:
-    """Cut the arena into tokens, links, pages and rows."""
+    """Cut the arena into tokens, pages, rows and drafts."""
     num_pages = np.int64(arena[NUM_PAGES])
     num_levels = np.int64(arena[NUM_LEVELS])
+    num_rows = np.int64(arena[NUM_ROWS])
     num_slots = num_pages << int(arena[PAGE_BITS])
     a = HEADER_SIZE + num_slots
-    b = a + num_slots * num_levels
-    c = b + (num_levels << int(arena[BUCKET_BITS]))
+    c = a + num_slots * num_levels + (num_levels << int(arena[BUCKET_BITS]))
     d = c + num_pages * PAGE_FIELDS
+    e = d + num_rows * ROW_FIELDS
     return (
         arena[HEADER_SIZE:a],
-        arena[a:b].reshape((num_slots, num_levels)),
         arena[c:d].reshape((num_pages, PAGE_FIELDS)),
-        arena[d : d + num_pages * ROW_FIELDS].reshape((num_pages, ROW_FIELDS)),
+        arena[d:e].reshape((num_rows, ROW_FIELDS)),
+        arena[e:].reshape((num_rows, MAX_DRAFT * DRAFT_FIELDS)),
     )
-
-
-@kernel
-def _before(pages: IntArray, page_bits: int, slot: int) -> int:
-    """Return the slot of the token before ``slot`` in its request, or -1."""
-    if slot & ((1 << page_bits) - 1):
-        return slot - 1
-    page = int(pages[slot >> page_bits, PREVIOUS])
-    return NONE if page == NONE else (page << page_bits) + pages[page, USED] - 1
 
 
 @kernel
@@ -80,93 +97,45 @@ def _after(pages: IntArray, page_bits: int, slot: int) -> int:
 
 
 @kernel
-def _match_length(views: Views, page_bits: int, slot: int, tail: IntArray) -> int:
-    """Count how many tokens that end at ``slot`` equal the tail, newest first."""
-    tokens, _, pages, _ = views
-    length = 0
-    while slot != NONE and length < tail.size and tokens[slot] == tail[length]:
-        length += 1
-        slot = _before(pages, page_bits, slot)
-    return length
-
-
-@kernel
-def _find_places(
-    arena: IntArray, views: Views, row: int, limits: LongArray, places: LongArray
-) -> int:
-    """Walk the chains of the tail, longest k first, and return how many places were found.
-
-    Arrays:
-        limits: ``(2,)`` int64: longest match measured, places looked at in a level.
-        places: ``(max_places, 4)`` int64, overwritten; stops when it is full.
-    """
-    tokens, links, pages, rows = views
-    page_bits = int(arena[PAGE_BITS])
-    slot_bits = int(arena[SLOT_BITS])
-    page = int(rows[row, LAST_PAGE])
-    if page == NONE:
-        return 0
-    last = (page << page_bits) + pages[page, USED] - 1
-    tail = np.empty(limits[0], np.int32)
-    length = 0
-    slot = last
-    while slot != NONE and length < limits[0] and tokens[slot] >= 0:
-        tail[length] = tokens[slot]
-        length += 1
-        slot = _before(pages, page_bits, slot)
-    tail = tail[:length]
-    count = 0
-    longer_k = int(limits[0] + 1)
-    for level in range(links.shape[1]):
-        k = int(arena[FIRST_LEVEL + level])
-        link = int(links[last, level])
-        for _ in range(limits[1]):
-            slot = link & ((1 << slot_bits) - 1)
-            page = slot >> page_bits
-            if link == 0 or link >> slot_bits != pages[page, GENERATION]:
-                break
-            link = int(links[slot, level])
-            if pages[page, PAGE_NAMESPACE] != rows[row, NAMESPACE]:
-                continue
-            match = _match_length(views, page_bits, slot, tail)
-            # A match as long as the level before asks for was met there.
-            if match >= k and match < longer_k and count < places.shape[0]:
-                following = _after(pages, page_bits, slot)
-                if following != NONE and tokens[following] >= 0:
-                    places[count, START] = following
-                    places[count, AT] = following
-                    places[count, MATCH] = match
-                    count += 1
-        longer_k = k
-    return count
-
-
-@kernel
 def _split(
     views: Views,
     page_bits: int,
+    model: FloatArray,
+    node: int,
+    depth: int,
     first: int,
-    where: LongArray,
     places: LongArray,
     weights: FloatArray,
     groups: LongArray,
     sums: FloatArray,
     num_groups: int,
-) -> int:
-    """Divide the places of one node by the token that they read next, and return the group count.
+) -> tuple[int, int]:
+    """Divide the places of one node by the token that they read next.
 
-    Arrays:
+    Args:
+        views: the pool.
+        page_bits: the page size's logarithm.
+        model: the tables of weights.
+        node: the node whose children are wanted, -1 for the root.
+        depth: how many tokens of the tree lead to the node.
         first: the first place of the node's list.
-        where: ``(2,)`` int64: the node and the depth of its children.
-        groups: ``(max_groups, 4)`` int64, new groups written from ``num_groups`` on.
-        sums: ``(max_groups,)`` float32, the new groups' summed weights.
+        places: ``(max_places, PLACE_FIELDS)`` int64; what is read moves on.
+        weights: ``(max_places,)`` float64, the fixed part of each place's weight.
+        groups: ``(max_groups, GROUP_FIELDS)`` int64, new groups written from ``num_groups`` on.
+        sums: ``(max_groups,)`` float64, their places' summed weights.
+        num_groups: groups made so far.
+
+    Returns:
+        The number of groups now, and the longest match among the plain places.
     """
     tokens = views[0]
     start = num_groups
+    longest = 0
+    depth_class = min(depth, 1) + (depth > 1) + (depth > 3) + (depth > 7)
     place = first
     while place != NONE:
-        following = places[place, CHAIN]
-        at = places[place, AT]
+        following = int(places[place, CHAIN])
+        at = int(places[place, AT])
         if at != NONE and tokens[at] >= 0:
             token = int(tokens[at])
             group = start
@@ -174,46 +143,61 @@ def _split(
                 group += 1
             if group == num_groups:
                 groups[group, TOKEN] = token
-                groups[group, PARENT] = where[0]
-                groups[group, DEPTH] = where[1]
+                groups[group, PARENT] = node
+                groups[group, DEPTH] = depth + 1
                 groups[group, MEMBERS] = NONE
-                sums[group] = 0
+                sums[group] = 0.0
                 num_groups += 1
+            kind = int(places[place, KIND])
+            match = min(int(places[place, MATCH]) + depth, LENGTHS - 1)
+            if kind == PLAIN:
+                longest = max(longest, match)
+            sums[group] += (
+                weights[place]
+                * model[int(places[place, VOTES]) + match]
+                * model[DEPTHS + kind * 5 + depth_class]
+            )
             places[place, CHAIN] = groups[group, MEMBERS]
             groups[group, MEMBERS] = place
-            sums[group] += weights[place]
-            places[place, AT] = _after(views[2], page_bits, at)
+            at = _after(views[1], page_bits, at)
+            places[place, AT] = places[place, RESTART] if at == NONE else at
         place = following
-    return num_groups
+    return num_groups, longest
 
 
 @kernel
-def _push(heap: LongArray, size: int, probs: FloatArray, group: int) -> int:
-    """Put a group into the binary heap, the most probable on top; return the new size."""
+def _push(heap: LongArray, size: int, probs: FloatArray, group: int) -> None:
+    """Put a group into the binary heap: the most probable on top, the older one if equal."""
     child = size
-    while child > 0 and probs[heap[(child - 1) >> 1]] < probs[group]:
-        heap[child] = heap[(child - 1) >> 1]
+    while child > 0:
+        above = int(heap[(child - 1) >> 1])
+        if probs[above] > probs[group] or (probs[above] == probs[group] and above < group):
+            break
+        heap[child] = above
         child = (child - 1) >> 1
     heap[child] = group
-    return size + 1
 
 
 @kernel
 def _pop(heap: LongArray, size: int, probs: FloatArray) -> int:
     """Take the top off the heap and return it; the caller lowers the size."""
     top = int(heap[0])
-    moved = heap[size - 1]
-    parent = 0
+    moved = int(heap[size - 1])
+    hole = 0
     child = 1
     while child < size - 1:
-        if child + 1 < size - 1 and probs[heap[child + 1]] > probs[heap[child]]:
-            child += 1
-        if probs[heap[child]] <= probs[moved]:
+        below = int(heap[child])
+        if child + 1 < size - 1:
+            other = int(heap[child + 1])
+            if probs[other] > probs[below] or (probs[other] == probs[below] and other < below):
+                child += 1
+                below = other
+        if probs[moved] > probs[below] or (probs[moved] == probs[below] and moved < below):
             break
-        heap[parent] = heap[child]
-        parent = child
-        child = 2 * parent + 1
-    heap[parent] = moved
+        heap[hole] = below
+        hole = child
+        child = 2 * hole + 1
+    heap[hole] = moved
     return top
 
 
@@ -221,60 +205,73 @@ def _pop(heap: LongArray, size: int, probs: FloatArray) -> int:
 def _grow(
     views: Views,
     page_bits: int,
-    num_places: int,
+    model: FloatArray,
+    recent: int,
     places: LongArray,
     weights: FloatArray,
+    groups: LongArray,
+    heap: LongArray,
+    sums: FloatArray,
     max_depth: int,
     nodes: IntArray,
     probs: FloatArray,
 ) -> int:
     """Merge the places' continuations into a tree, the most probable node first.
 
-    Arrays:
+    Args:
+        views: the pool.
+        page_bits: the page size's logarithm.
+        model: the tables of weights.
+        recent: how the last two drafts went, in 25 classes.
+        places: ``(num_places, PLACE_FIELDS)`` int64, mutated.
+        weights: ``(num_places,)`` float64.
+        groups: ``(max_groups, GROUP_FIELDS)`` int64 to work in.
+        heap: ``(max_groups,)`` int64 to work in.
+        sums: ``(2, max_groups)`` float64 to work in.
+        max_depth: the deepest level.
         nodes: ``(2, max_nodes)`` int32, overwritten: token ids and parents.
-        probs: ``(max_nodes,)`` float32, overwritten: path probabilities.
+        probs: ``(max_nodes,)`` float64, overwritten: path probabilities.
 
     Returns:
         The number of nodes.
     """
-    max_nodes = probs.size
-    max_groups = num_places + max_nodes + 1
-    groups = np.empty((max_groups, 4), np.int64)
-    sums = np.empty(max_groups, np.float32)
-    paths = np.empty(max_groups, np.float32)
-    heap = np.empty(max_groups, np.int64)
-    where = np.empty(2, np.int64)
-    for place in range(num_places):
-        places[place, CHAIN] = place + 1 if place + 1 < num_places else NONE
+    paths = sums[1]
+    for place in range(weights.size):
+        places[place, CHAIN] = place + 1 if place + 1 < weights.size else NONE
     size = 0
     num_groups = 0
     count = 0
     node = NONE
-    path = np.float32(1)
-    depth = 1
+    path = 1.0
+    depth = 0
     members = 0
     while True:
-        if depth <= max_depth:
-            where[0] = node
-            where[1] = depth
-            stop = _split(
-                views, page_bits, members, where, places, weights, groups, sums, num_groups
+        if depth < max_depth:
+            stop, longest = _split(
+                views, page_bits, model, node, depth, members, places, weights, groups, sums[0],
+                num_groups,
+            )  # fmt: skip
+            depth_class = min(depth, 1) + (depth > 1) + (depth > 3) + (depth > 7)
+            total = (
+                model[ESCAPE + depth_class * LENGTHS + longest]
+                * model[WIDTH + min(stop - num_groups, 6)]
+                * model[RECENT + recent]
             )
-            total = np.float32(1)
             for group in range(num_groups, stop):
-                total += sums[group]
+                total += sums[0, group]
             for group in range(num_groups, stop):
-                paths[group] = path * sums[group] / total
-                size = _push(heap, size, paths, group)
+                paths[group] = path * sums[0, group] / total
+                _push(heap, size, paths, group)
+                size += 1
             num_groups = stop
-        if size == 0 or count == max_nodes:
+        if size == 0 or count == probs.size:
             return count
         top = _pop(heap, size, paths)
         size -= 1
         node = count
         path = paths[top]
-        depth = groups[top, DEPTH] + 1
-        members = groups[top, MEMBERS]
+        depth = int(groups[top, DEPTH])
+        members = int(groups[top, MEMBERS])
         nodes[0, node] = groups[top, TOKEN]
         nodes[1, node] = groups[top, PARENT]
         probs[node] = path
@@ -282,50 +279,89 @@ def _grow(
 
 
 @kernel
-def propose(
+def _recent_class(accepted: int) -> int:
+    """Sort an accepted length into five classes."""
+    return min(accepted, 1) + (accepted > 1) + (accepted > 4) + (accepted > 15)
+
+
+@kernel
+def _draft_class(places: LongArray, num_places: int) -> int:
+    """Sort a draft by its longest plain match into the five classes of the calibration."""
+    longest = 0
+    for place in range(num_places):
+        if places[place, KIND] == PLAIN:
+            longest = max(longest, int(places[place, MATCH]))
+    return (longest > 1) + (longest > 3) + (longest > 7) + (longest > 15)
+
+
+@kernel
+def grow(
     arena: IntArray,
-    rows: IntArray,
-    limits: LongArray,
+    model: FloatArray,
+    knots: FloatArray,
+    batch: IntArray,
+    places: LongArray,
+    weights: FloatArray,
     max_depth: int,
     nodes: IntArray,
-    probs: FloatArray,
-    counts: IntArray,
+    probs: SingleArray,
 ) -> None:
-    """Draft one tree for each of the given requests.
+    """Draft a tree for each request of a batch from the places found.
 
     Args:
-        arena: the pool.
-        rows: ``(batch,)`` int32, the requests' rows, -1 for an unknown request.
-        limits: ``(3,)`` int64: longest match measured, places looked at in a level, places kept.
+        arena: the pool; the rows keep the draft, until the committed tokens come.
+        model: ``(NUM_WEIGHTS,)`` float64, the tables of weights.
+        knots: ``(num_classes, KNOTS + 1)`` float64, the calibration's maps.
+        batch: ``(num_requests, REQUEST_FIELDS)`` int32; the numbers of nodes are written.
+        places: ``(max_requests, max_places, PLACE_FIELDS)`` int64, mutated.
+        weights: ``(max_requests, max_places)`` float64.
         max_depth: the deepest level of the trees.
-        nodes: ``(batch, 2, max_nodes)`` int32, overwritten: token ids and parents.
-        probs: ``(batch, max_nodes)`` float32, overwritten.
-        counts: ``(batch,)`` int32, overwritten: nodes of each tree.
+        nodes: ``(num_requests, 2, max_nodes)`` int32, overwritten: token ids and parents.
+        probs: ``(num_requests, max_nodes)`` float32, overwritten: path probabilities.
     """
     views = _views(arena)
+    _, _, rows, drafts = views
     page_bits = int(arena[PAGE_BITS])
-    places = np.empty((limits[2], 4), np.int64)
-    weights = np.empty(limits[2], np.float32)
-    for i in range(rows.size):
-        counts[i] = 0
-        if rows[i] == NONE:
+    max_nodes = probs.shape[1]
+    groups = np.empty((places.shape[1] + max_nodes + 1, GROUP_FIELDS), np.int64)
+    heap = np.empty(groups.shape[0], np.int64)
+    sums = np.empty((2, groups.shape[0]), np.float64)
+    raw = np.empty(max_nodes, np.float64)
+    for i in range(batch.shape[0]):
+        batch[i, DRAFTED] = 0
+        row = int(batch[i, ROW])
+        if batch[i, FOUND] == 0:
             continue
-        num_places = _find_places(arena, views, rows[i], limits, places)
-        if num_places == 0:
-            continue
-        for place in range(num_places):
-            own = views[2][places[place, START] >> page_bits, OWNER] == views[3][rows[i], SERIAL]
-            match = np.float32(places[place, MATCH])
-            weights[place] = match * match * (np.float32(1.5) if own else np.float32(1))
-        counts[i] = _grow(
-            views, page_bits, num_places, places, weights, max_depth, nodes[i], probs[i]
-        )
+        recent = 5 * _recent_class(int(rows[row, ACCEPTED]))
+        recent += _recent_class(int(rows[row, ACCEPTED_BEFORE]))
+        found = int(batch[i, FOUND])
+        draft_class = _draft_class(places[i], found)
+        count = _grow(
+            views, page_bits, model, recent, places[i, :found], weights[i, :found], groups, heap,
+            sums, max_depth, nodes[i], raw,
+        )  # fmt: skip
+        for node in range(count):
+            knot = min(int(raw[node] * KNOTS), KNOTS - 1)
+            low = knots[draft_class, knot]
+            part = raw[node] * KNOTS - knot
+            value = low + part * (knots[draft_class, knot + 1] - low)
+            parent = int(nodes[i, 1, node])
+            # Rounding must not lift a child above its parent.
+            probs[i, node] = value if parent == NONE else min(value, float(probs[i, parent]))
+        kept = min(count, MAX_DRAFT)
+        for node in range(kept):
+            drafts[row, DRAFT_FIELDS * node] = nodes[i, 0, node]
+            drafts[row, DRAFT_FIELDS * node + 1] = nodes[i, 1, node]
+            drafts[row, DRAFT_FIELDS * node + 2] = int(raw[node] * PROBABILITY_UNIT)
+        rows[row, DRAFT_SIZE] = kept
+        rows[row, DRAFT_CLASS] = draft_class
+        batch[i, DRAFTED] = count
 
 
 def compile_kernels() -> None:
     """Compile the kernel that Python calls, for its one signature."""
     compile_once(
-        propose,
-        "void(int32[::1], int32[::1], int64[::1], int64, int32[:,:,::1], float32[:,::1],"
-        " int32[::1])",
+        grow,
+        "void(int32[::1], float64[::1], float64[:,::1], int32[:,::1], int64[:,:,::1],"
+        " float64[:,::1], int64, int32[:,:,::1], float32[:,::1])",
     )

@@ -10,9 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _ngram_kernels as pool
-from . import _ngram_tree_kernels as kernels
+from . import _ngram_search_kernels as finder
+from . import _ngram_tree_kernels as grower
+from ._ngram_weights import make_model
 from .base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget
+from .calibration import Calibration
 from .tree import CandidateTree, IntArray
+
+_DRAFTS_A_REFIT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,21 +25,26 @@ class NgramConfig:
     """Settings of :class:`NgramDrafter`.
 
     Attributes:
-        levels: lengths k of the k-grams that are looked up, longest first, at most eight.
-        max_match: how many tokens of the tail are compared, to rank the places.
-        max_visits: places looked at in a level, most recent first.
+        levels: lengths k of the k-grams that are looked up, longest first.
+        max_visits: earlier places looked at in each level, the most recent first.
+        max_skip_visits: places looked at, in each level of two to four tokens, for the text before
+            the last token; 0 to propose nothing behind a changed token.
+        max_match: how many tokens of the tail are compared, to weigh the places.
         max_places: places whose continuations are merged.
-        capacity: tokens kept, of running and of finished requests together.
+        capacity: tokens kept, those of running and of finished requests together.
         page_size: tokens in a page, a power of two. A request holds whole pages.
+        max_requests: how many requests may run at once; one more goes without drafts.
         search_earlier: whether a request also looks at others of its namespace.
     """
 
-    levels: tuple[int, ...] = (8, 4, 2, 1)
-    max_match: int = 32
-    max_visits: int = 16
+    levels: tuple[int, ...] = (16, 8, 4, 2, 1)
+    max_visits: tuple[int, ...] = (6, 8, 12, 12, 16)
+    max_skip_visits: int = 8
+    max_match: int = 64
     max_places: int = 64
     capacity: int = 1 << 22
     page_size: int = 128
+    max_requests: int = 1024
     search_earlier: bool = True
 
     def __post_init__(self) -> None:
@@ -49,9 +59,14 @@ class NgramConfig:
             raise ValueError(
                 f"expected levels within 1..max_match ({self.max_match}), got {self.levels}"
             )
-        for name in ("max_visits", "max_places"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"expected {name} >= 1, got {getattr(self, name)}")
+        if len(self.max_visits) != len(self.levels) or min(self.max_visits) < 0:
+            raise ValueError(
+                f"expected max_visits >= 0 for each of the levels {self.levels}, "
+                f"got {self.max_visits}"
+            )
+        for name, least in (("max_skip_visits", 0), ("max_places", 1), ("max_requests", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"expected {name} >= {least}, got {getattr(self, name)}")
         if self.page_size < 1 or self.page_size & (self.page_size - 1):
             raise ValueError(f"expected page_size a power of two, got {self.page_size}")
         if not self.page_size <= self.capacity < 1 << 28:
@@ -76,12 +91,14 @@ class NgramDrafter:
             config: the settings; the defaults when absent.
         """
         self.config = NgramConfig() if config is None else config
-        pool.compile_kernels()
-        kernels.compile_kernels()
+        for module in (pool, finder, grower):
+            module.compile_kernels()
         self._arena, self._rows = _new_arena(self.config)
-        self._limits = np.array(
-            [self.config.max_match, self.config.max_visits, self.config.max_places], np.int64
-        )
+        self._model = make_model()
+        self._calibration = Calibration(grower.NUM_CLASSES, pool.KNOTS + 1)
+        self._drafts_until_refit = _DRAFTS_A_REFIT
+        self._places = np.empty((0, self.config.max_places, finder.PLACE_FIELDS), np.int64)
+        self._weights = np.empty((0, self.config.max_places), np.float64)
         self._row_of: dict[RequestId, int] = {}
         self._free_rows = list(range(len(self._rows)))[::-1]
         self._namespaces: dict[str, int] = {}
@@ -106,7 +123,7 @@ class NgramDrafter:
         prompt = as_token_ids(prompt_ids)
         self.stop(request_id)
         if not self._free_rows:
-            return  # more requests than pages: this one goes without drafts
+            return  # one more than may run: it goes without drafts
         row = self._free_rows.pop()
         self._row_of[request_id] = row
         self._serial = self._serial % 0x7FFFFFFF + 1
@@ -114,14 +131,20 @@ class NgramDrafter:
             space = self._namespaces.setdefault(namespace, len(self._namespaces))
         else:
             space = self._serial
-        self._rows[row, : pool.LENGTH + 1] = (space, self._serial, pool.NONE, pool.NONE, 0)
-        pool.append(self._arena, row, prompt)
+        fields = np.zeros(pool.ROW_FIELDS, np.int32)
+        fields[pool.NAMESPACE] = space
+        fields[pool.SERIAL] = self._serial
+        fields[pool.FIRST_PAGE] = pool.NONE
+        fields[pool.LAST_PAGE] = pool.NONE
+        fields[pool.PROMPT_LENGTH] = prompt.size
+        self._rows[row] = fields
+        pool.append(self._arena, row, prompt, self._calibration.counts)
 
     def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
         """Append committed tokens, also while speculation is off."""
         row = self._row_of.get(request_id)
         if row is not None:
-            pool.append(self._arena, row, as_token_ids(token_ids))
+            pool.append(self._arena, row, as_token_ids(token_ids), self._calibration.counts)
 
     def propose(
         self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
@@ -132,17 +155,35 @@ class NgramDrafter:
             ValueError: a limit is negative.
         """
         check_budget(max_nodes, max_depth)
-        batch = len(request_ids)
-        if batch == 0 or max_nodes == 0 or max_depth == 0:
-            return [CandidateTree.empty()] * batch
-        rows = np.array([self._row_of.get(r, pool.NONE) for r in request_ids], np.int32)
-        nodes = np.empty((batch, 2, max_nodes), np.int32)
-        probs = np.empty((batch, max_nodes), np.float32)
-        counts = np.empty(batch, np.int32)
-        kernels.propose(self._arena, rows, self._limits, max_depth, nodes, probs, counts)
+        num_requests = len(request_ids)
+        if num_requests == 0 or max_nodes == 0 or max_depth == 0:
+            return [CandidateTree.empty()] * num_requests
+        batch = np.empty((num_requests, finder.REQUEST_FIELDS), np.int32)
+        batch[:, finder.ROW] = [self._row_of.get(r, pool.NONE) for r in request_ids]
+        if len(self._places) < num_requests:
+            self._places = np.empty((num_requests, *self._places.shape[1:]), np.int64)
+            self._weights = np.empty((num_requests, self.config.max_places), np.float64)
+        self._drafts_until_refit -= num_requests
+        if self._drafts_until_refit < 0:
+            self._calibration.refit()
+            self._drafts_until_refit = _DRAFTS_A_REFIT
+        finder.search(self._arena, self._model, batch, self._places, self._weights)
+        nodes = np.empty((num_requests, 2, max_nodes), np.int32)
+        probs = np.empty((num_requests, max_nodes), np.float32)
+        grower.grow(
+            self._arena,
+            self._model,
+            self._calibration.knots,
+            batch,
+            self._places,
+            self._weights,
+            max_depth,
+            nodes,
+            probs,
+        )
         return [
             CandidateTree(nodes[i, 0, :n], nodes[i, 1, :n], probs[i, :n])
-            for i, n in enumerate(counts.tolist())
+            for i, n in enumerate(batch[:, finder.DRAFTED].tolist())
         ]
 
     def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
@@ -173,22 +214,32 @@ def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray]:
     num_pages = config.capacity // config.page_size
     num_slots = num_pages * config.page_size
     num_levels = len(config.levels)
-    bucket_bits = max(4, (num_slots - 1).bit_length() - 1)  # one bucket for one to two tokens
+    num_rows = min(config.max_requests, num_pages)
+    bucket_bits = max(4, num_slots.bit_length() - 2)  # a bucket for two to four tokens
     rows_start = (
         pool.HEADER_SIZE
         + num_slots * (1 + num_levels)
         + (num_levels << bucket_bits)
         + num_pages * pool.PAGE_FIELDS
     )
+    rows_stop = rows_start + num_rows * pool.ROW_FIELDS
     # Zeros come from the system untouched: what is never used takes no memory.
-    arena = np.zeros(rows_start + num_pages * pool.ROW_FIELDS, np.int32)
+    arena = np.zeros(rows_stop + num_rows * pool.MAX_DRAFT * pool.DRAFT_FIELDS, np.int32)
     page_bits = config.page_size.bit_length() - 1
-    arena[pool.NUM_PAGES] = num_pages
-    arena[pool.PAGE_BITS] = page_bits
-    arena[pool.SLOT_BITS] = page_bits + (num_pages - 1).bit_length()
-    arena[pool.BUCKET_BITS] = bucket_bits
-    arena[pool.NUM_LEVELS] = num_levels
-    arena[pool.QUEUE_HEAD] = pool.NONE
-    arena[pool.QUEUE_TAIL] = pool.NONE
+    header = {
+        pool.NUM_PAGES: num_pages,
+        pool.PAGE_BITS: page_bits,
+        pool.SLOT_BITS: page_bits + (num_pages - 1).bit_length(),
+        pool.BUCKET_BITS: bucket_bits,
+        pool.NUM_LEVELS: num_levels,
+        pool.NUM_ROWS: num_rows,
+        pool.QUEUE_HEAD: pool.NONE,
+        pool.QUEUE_TAIL: pool.NONE,
+        pool.MAX_MATCH: config.max_match,
+        pool.MAX_SKIP_VISITS: config.max_skip_visits,
+    }
+    for field, value in header.items():
+        arena[field] = value
     arena[pool.FIRST_LEVEL : pool.FIRST_LEVEL + num_levels] = config.levels
-    return arena, arena[rows_start:].reshape(num_pages, pool.ROW_FIELDS)
+    arena[pool.FIRST_VISITS : pool.FIRST_VISITS + num_levels] = config.max_visits
+    return arena, arena[rows_start:rows_stop].reshape(num_rows, pool.ROW_FIELDS)

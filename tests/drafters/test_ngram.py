@@ -48,7 +48,7 @@ def test_placeholders_neither_match_nor_are_proposed() -> None:
     assert chain_of(drafter, "a") == []
 
 
-@pytest.mark.parametrize("bad", [{"levels": (1, 2)}, {"page_size": 3}, {"max_visits": 0}])
+@pytest.mark.parametrize("bad", [{"levels": (1, 2)}, {"page_size": 3}, {"max_visits": (1,)}])
 def test_refuses_settings(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="expected"):
         NgramConfig(**bad)  # type: ignore[arg-type]

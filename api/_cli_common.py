@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -73,7 +74,7 @@ def run_bars(*, transient: bool = False) -> Progress:
         TimeElapsedColumn(),
         console=messages,
         transient=transient,
-        disable=not messages.is_terminal,
+        disable=not sys.stderr.isatty(),  # also where colours are forced
     )
 
 

@@ -200,7 +200,8 @@ def custom_generate(
 
     if isinstance(drafter, str):
         drafter = None if drafter == NO_DRAFTER else create_drafter(drafter)
-    target = TreeForward(model, cache)
+    longest_text = min(rows[0].rules.max_length, max_context) + max_nodes + 1
+    target = TreeForward(model, cache, capacity=longest_text)
     loop = DecodeLoop(
         target,
         DraftGuard(drafter, vocab_size),

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-SUPPORTED_ATTENTION = ("eager", "sdpa")
+from .cpu_attention import PACKED_ATTENTION
+
+SUPPORTED_ATTENTION = ("eager", "sdpa", PACKED_ATTENTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,9 @@ def _check_attention(model: PreTrainedModel) -> None:
     implementation = model.config._attn_implementation
     if implementation not in SUPPORTED_ATTENTION:
         raise ValueError(
-            f"expected attn_implementation in {SUPPORTED_ATTENTION}, got {implementation!r}: it "
-            f"does not read an additive tree mask; call model.set_attn_implementation('sdpa')"
+            f"expected attn_implementation among {', '.join(SUPPORTED_ATTENTION)}, got "
+            f"{implementation!r}, which does not read an additive tree mask: call "
+            f"model.set_attn_implementation('sdpa')"
         )
     if getattr(model.config, "alibi", False):
         raise ValueError(

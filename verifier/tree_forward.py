@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from ..drafters import CandidateTree
+from .contiguous_cache import ContiguousCache
 from .kv_cache import check_cache, keep_accepted, select_rows
 from .layout import pack_trees
 from .masks import additive_mask, tree_positions
@@ -27,12 +28,15 @@ class TreeForward:
         context_lengths: tokens of each row in the cache.
     """
 
-    def __init__(self, model: PreTrainedModel, cache: Cache | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, cache: Cache | None = None, capacity: int = 0
+    ) -> None:
         """Check the model and the cache.
 
         Args:
             model: a decoder-only model; see :func:`.model_support.plan_masks`.
             cache: a cache to go on with (all rows equally long), or ``None``.
+            capacity: tokens of the longest row to come, for which a new cache leaves room.
 
         Raises:
             ValueError: the model or the cache cannot verify trees.
@@ -41,9 +45,9 @@ class TreeForward:
         self._plan = plan_masks(model)
         if cache is not None:
             check_cache(cache)
-        # Without a config even sliding layers keep all their slots, so that they can be cut back;
-        # the window then lives in the mask.
-        self.cache: Cache = DynamicCache() if cache is None else cache
+        # Sliding layers too keep all their slots, so that they can be cut back; the window then
+        # lives in the mask.
+        self.cache: Cache = ContiguousCache(capacity) if cache is None else cache
         self.context_lengths: list[int] = []
         self._num_slots = 0  # physical length of the cache before the running step
 

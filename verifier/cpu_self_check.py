@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 _LENGTHS = (9, 4, 1)  # a prompt, a draft, plain decoding
@@ -72,13 +73,13 @@ def run_check_and_find_siblings(
         given the very same tensor, one after the other, in each forward.
     """
     calls: list[tuple[LinearSite, Tensor]] = []
-    hooks = [
-        site.layer.register_forward_pre_hook(
-            lambda _module, args, site=site: calls.extend((site, x) for x in args[:1])
+
+    def watch(site: LinearSite) -> RemovableHandle:
+        return site.layer.register_forward_pre_hook(
+            lambda _layer, args: calls.extend((site, x) for x in args[:1])
         )
-        for site in sites
-        if len(site.places) == 1
-    ]
+
+    hooks = [watch(site) for site in sites if len(site.places) == 1]
     try:
         logits = run_check(model)
     finally:

@@ -8,5 +8,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when torch loa
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)
+
+# Time limits would make tests depend on the machine; in CI the same examples are tried each time.
+settings.register_profile("everywhere", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("everywhere")

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracles import tree_paths
+
+from freedraft import CandidateTree, Feedback
+from freedraft.drafters import _blend_kernels as kernels
+from freedraft.drafters.blend import BlendConfig, BlendDrafter
+
+
+class Scripted:
+    """Proposes what it is told and remembers what it was told."""
+
+    def __init__(self, tree: CandidateTree) -> None:
+        self.tree = tree
+        self.asked = 0
+        self.texts: dict[object, list[int]] = {}
+        self.observed = 0
+
+    name = "scripted"
+
+    def start(self, request_id: object, prompt_ids: Sequence[int], namespace: str = "") -> None:
+        self.texts[request_id] = list(prompt_ids)
+
+    def extend(self, request_id: object, token_ids: Sequence[int]) -> None:
+        self.texts.setdefault(request_id, []).extend(token_ids)
+
+    def propose(
+        self, request_ids: Sequence[object], max_nodes: int, max_depth: int
+    ) -> list[CandidateTree]:
+        self.asked += len(request_ids)
+        return [self.tree.cut(max_nodes, max_depth) for _ in request_ids]
+
+    def observe(self, request_id: object, tree: CandidateTree, feedback: Feedback) -> None:
+        self.observed += 1
+
+    def truncate(self, request_id: object, length: int) -> None:
+        del self.texts[request_id][length:]
+
+    def stop(self, request_id: object) -> None:
+        self.texts.pop(request_id, None)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> CandidateTree:
+    chains = draw(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=3))
+    tree = CandidateTree.from_chains(chains)
+    probs: list[float] = []
+    for parent in tree.parents.tolist():
+        share = draw(st.sampled_from([0.25, 0.5, 1.0]))
+        probs.append((probs[parent] if parent >= 0 else 1.0) * share)
+    return CandidateTree(tree.token_ids, tree.parents, np.array(probs, np.float32))
+
+
+@given(
+    st.lists(st.lists(trees(), min_size=2, max_size=2), min_size=1, max_size=3), st.integers(1, 16)
+)
+def test_merge_equals_merge_and_cut(batch: list[list[CandidateTree]], max_kept: int) -> None:
+    kernels.compile_kernels()
+    size = 12
+    nodes = np.zeros((len(batch), 2, 2, size), np.int32)
+    probs = np.zeros((len(batch), 2, size), np.float32)
+    counts = np.zeros((len(batch), 2), np.int32)
+    for row, sources in enumerate(batch):
+        for index, tree in enumerate(sources):
+            counts[row, index] = tree.num_nodes
+            nodes[row, index, 0, : tree.num_nodes] = tree.token_ids
+            nodes[row, index, 1, : tree.num_nodes] = tree.parents
+            probs[row, index, : tree.num_nodes] = tree.probs
+    out_nodes = np.zeros((len(batch), 2, max_kept), np.int32)
+    out_probs = np.zeros((len(batch), max_kept), np.float32)
+    out_counts = np.zeros(len(batch), np.int32)
+    kernels.merge_trees(nodes, probs, counts, out_nodes, out_probs, out_counts)
+    for row, sources in enumerate(batch):
+        kept = int(out_counts[row])
+        got = CandidateTree(
+            out_nodes[row, 0, :kept], out_nodes[row, 1, :kept], out_probs[row, :kept]
+        )
+        got.validate()
+        wanted = CandidateTree.merge(sources).cut(max_kept)
+        assert dict(zip(paths(got), got.probs.tolist(), strict=True)) == dict(
+            zip(paths(wanted), wanted.probs.tolist(), strict=True)
+        )
+
+
+def paths(tree: CandidateTree) -> list[tuple[int, ...]]:
+    return tree_paths(tree.token_ids.tolist(), tree.parents.tolist())
+
+
+def test_the_source_that_is_right_gets_the_nodes() -> None:
+    right = Scripted(CandidateTree.from_chain([1, 2, 3, 4], [0.4, 0.4, 0.4, 0.4]))
+    wrong = Scripted(CandidateTree.from_chain([7, 8, 9, 10], [0.8, 0.8, 0.8, 0.8]))
+    blend = BlendDrafter([wrong, right])
+    blend.start("a", [5])
+    assert blend.propose(["a"], 4, 4)[0].token_ids.tolist() == [7, 8, 9, 10]
+    for _ in range(12):
+        blend.propose(["a"], 4, 4)
+        blend.extend("a", [1, 2, 3, 4, 5])
+    assert blend.propose(["a"], 4, 4)[0].token_ids.tolist() == [1, 2, 3, 4]
+    blend.start("b", [5])  # another request starts without that record
+    assert blend.propose(["b"], 4, 4)[0].token_ids.tolist() == [7, 8, 9, 10]
+
+
+def test_an_idle_source_is_asked_rarely_but_learns_and_comes_back() -> None:
+    config = BlendConfig(idle_after=4, idle_period=8)
+    useless = Scripted(CandidateTree.from_chain([7], [0.5]))
+    blend = BlendDrafter([Scripted(CandidateTree.empty()), useless], config)
+    blend.start("a", [5])
+    for _ in range(84):
+        blend.propose(["a"], 4, 4)
+        blend.extend("a", [1])
+    assert 4 < useless.asked <= 4 + 11
+    assert useless.texts["a"] == [5] + [1] * 84
+    asked = useless.asked
+    for _ in range(20):
+        blend.propose(["a"], 4, 4)
+        blend.extend("a", [7])
+    assert useless.asked - asked >= 20 - 8
+
+
+def test_calls_reach_every_source_and_unknown_requests_are_empty() -> None:
+    first, second = Scripted(CandidateTree.from_chain([1])), Scripted(CandidateTree.empty())
+    blend = BlendDrafter([first, second])
+    blend.start("a", [5, 6])
+    trees = blend.propose(["x", "a", "y"], 8, 8)
+    assert [tree.num_nodes for tree in trees] == [0, 1, 0]
+    feedback = Feedback(*(np.zeros(1, np.int32),) * 3)
+    blend.observe("a", trees[1], feedback)
+    blend.extend("a", [1, 2])
+    blend.truncate("a", 3)
+    blend.extend("x", [])
+    assert first.texts["a"] == second.texts["a"] == [5, 6, 1]
+    assert first.observed == second.observed == 1
+    blend.stop("a")
+    assert "a" not in first.texts
+    assert blend.propose(["a"], 8, 8)[0].num_nodes == 0
+    assert blend.propose([], 8, 8) == []
+    assert blend.propose(["a"], 0, 8)[0].num_nodes == 0
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ValueError, match="at least one source"):
+        BlendDrafter([])
+    with pytest.raises(ValueError, match="memory > 0"):
+        BlendConfig(memory=0)
+    with pytest.raises(ValueError, match="idle_after >= 1"):
+        BlendConfig(idle_after=0)
+    blend = BlendDrafter([Scripted(CandidateTree.empty())])
+    with pytest.raises(ValueError, match="max_nodes >= 0"):
+        blend.propose(["a"], -1, 1)

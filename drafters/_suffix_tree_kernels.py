@@ -44,10 +44,12 @@ DoubleArray = npt.NDArray[np.float64]
 NUM_SHAPES = 8
 MAX_CHILDREN = 24
 """Candidates kept below one node."""
-MAX_EDGES = 24
+MAX_EDGES = 16
 """Continuations looked at in one context, oldest first."""
 BONUS = 1.0
 """What the latest continuation counts more than the others, in occurrences."""
+FRACTION = 0.125
+"""Votes below this part of the least useful probability are not cast."""
 TOKEN, PARENT, STATES = 0, 1, 2
 """Columns of a candidate: its token, its parent's node, then a state and a length a source."""
 BASE, STATE, MATCHED = 0, 1, 2
@@ -55,23 +57,22 @@ BASE, STATE, MATCHED = 0, 1, 2
 
 
 @kernel
-def _link_of(arena: IntArray, base: int, state: int) -> int:
+def _shorter(arena: IntArray, base: int, state: int) -> tuple[int, int]:
+    """Return the state of the next shorter context in more places, and that context's length."""
+    branches = base + arena[base + BRANCH_AT]
     if state >= 0:
-        return int(arena[base + HEADER + PREFIX_ROW * state + 1])
-    return int(arena[base + arena[base + BRANCH_AT] + BRANCH_ROW * (-1 - state)])
-
-
-@kernel
-def _length_of(arena: IntArray, base: int, state: int) -> int:
-    return int(arena[base + arena[base + BRANCH_AT] + BRANCH_ROW * (-1 - state) + LENGTH])
+        link = int(arena[base + HEADER + PREFIX_ROW * state + 1])
+    else:
+        link = int(arena[branches + BRANCH_ROW * (-1 - state)])
+    return link, int(arena[branches + BRANCH_ROW * (-1 - link) + LENGTH])
 
 
 @kernel
 def _settle(arena: IntArray, base: int, state: int, length: int) -> int:
     """Return the state that holds the last ``length`` tokens of a context of ``state``."""
     while state != ROOT_STATE:
-        link = _link_of(arena, base, state)
-        if _length_of(arena, base, link) < length:
+        link, longest = _shorter(arena, base, state)
+        if longest < length:
             break
         state = link
     return state
@@ -97,31 +98,36 @@ def _shape_of(count: int, degree: int) -> int:
 
 @kernel
 def _vote(
-    children: LongArray, probs: DoubleArray, num: int, token: int, prob: float, source: int,
-    state: int, length: int,
+    pool: LongArray, probs: DoubleArray, first: int, num: int, token: int, prob: float,
+    source: int, state: int, length: int,
 ) -> int:  # fmt: skip
-    """Add ``prob`` to the child that holds ``token``; return the number of children."""
-    child = 0
-    while child < num and children[child, TOKEN] != token:
+    """Add ``prob`` to the child that holds ``token``; return the number of children.
+
+    The first context of a source that votes for a token is the longest: the child keeps its state.
+    """
+    child = first
+    while child < first + num and pool[child, TOKEN] != token:
         child += 1
-    if child == num:
+    if child == first + num:
         if num == MAX_CHILDREN:
             return num
-        children[child, TOKEN] = token
-        children[child, STATES:] = 0
+        pool[child, TOKEN] = token
+        for column in range(STATES + 1, pool.shape[1], 2):
+            pool[child, column] = 0
         probs[child] = 0.0
         num += 1
     probs[child] += prob
-    if children[child, STATES + 2 * source + 1] == 0:
-        children[child, STATES + 2 * source] = state
-        children[child, STATES + 2 * source + 1] = length
+    if pool[child, STATES + 2 * source + 1] == 0:
+        pool[child, STATES + 2 * source] = state
+        pool[child, STATES + 2 * source + 1] = length
     return num
 
 
 @kernel
 def _ask(
     arena: IntArray, base: int, source: int, state: int, length: int, at_end: bool, mass: float,
-    trust: DoubleArray, children: LongArray, probs: DoubleArray, num: int,
+    least: float, trust: DoubleArray, cell: int, pool: LongArray, probs: DoubleArray, first: int,
+    num: int,
 ) -> tuple[int, float]:  # fmt: skip
     """Spend a part of ``mass`` on what followed one context.
 
@@ -133,10 +139,13 @@ def _ask(
         length: the context's length.
         at_end: whether the context ends the text, so that its last occurrence has no continuation.
         mass: the probability left to spend.
-        trust: ``(num_shapes,)`` float64, the share that a context of this length is given.
-        children: ``(MAX_CHILDREN, columns)`` int64, the candidates so far; voted on.
-        probs: ``(MAX_CHILDREN,)`` float64, their probabilities; voted on.
-        num: their number.
+        least: smaller votes are not cast.
+        trust: float64, the trust table, flat.
+        cell: where the entries for such a context begin in it, one a shape.
+        pool: int64, candidates; the children so far are voted on.
+        probs: float64, their probabilities.
+        first: the first child.
+        num: the number of children.
 
     Returns:
         The number of children and the mass spent.
@@ -146,65 +155,67 @@ def _ask(
         token = _token_after(arena, base, state)
         if token < 0:
             return num, 0.0
-        spent = mass * trust[0]
-        return _vote(children, probs, num, token, spent, source, state + 1, below), spent
-    row = base + arena[base + BRANCH_AT] + BRANCH_ROW * (-1 - state)
-    count = int(arena[row + COUNT])
-    latest = int(arena[row + LAST])
+        spent = mass * trust[cell]
+        return _vote(pool, probs, first, num, token, spent, source, state + 1, below), spent
+    branches = base + arena[base + BRANCH_AT]
+    row = branches + BRANCH_ROW * (-1 - state)
+    count, latest = int(arena[row + COUNT]), int(arena[row + LAST])
     if at_end:
-        count -= 1
-        latest = int(arena[row + PREVIOUS])
+        count, latest = count - 1, int(arena[row + PREVIOUS])
     degree = int(arena[row + DEGREE])
     if degree == 0 or count <= 0:
         return num, 0.0
+    spent = mass * trust[cell + _shape_of(count, degree)]
+    unit = spent / count
     token = _token_after(arena, base, latest)
-    spent = mass * trust[_shape_of(count, degree)]
     if token >= 0:
         unit = spent / (count + BONUS)
-        target = _settle(arena, base, latest + 1, below)
-        num = _vote(children, probs, num, token, unit * BONUS, source, target, below)
-    else:
-        unit = spent / count
+        if unit * BONUS >= least:
+            target = _settle(arena, base, latest + 1, below)
+            num = _vote(pool, probs, first, num, token, unit * BONUS, source, target, below)
     edges = base + arena[base + EDGE_AT]
     edge = int(arena[row + TAIL])
-    branches = base + arena[base + BRANCH_AT]
     for _ in range(min(degree, MAX_EDGES)):
         edge = int(arena[edges + EDGE_ROW * edge + 4])
         at = edges + EDGE_ROW * edge
         target = int(arena[at + 2])
-        times = 1 if target >= 0 else int(arena[branches + BRANCH_ROW * (-1 - target) + COUNT])
-        num = _vote(children, probs, num, int(arena[at + 1]), unit * times, source, target, below)
+        vote = unit
+        if target < 0:
+            vote *= arena[branches + BRANCH_ROW * (-1 - target) + COUNT]
+        if vote >= least:
+            num = _vote(pool, probs, first, num, int(arena[at + 1]), vote, source, target, below)
     return num, spent
 
 
 @kernel
 def _expand(
-    arena: IntArray, bases: LongArray, states: LongArray, at_end: bool, floor: float,
-    trust: DoubleArray, groups: LongArray, children: LongArray, probs: DoubleArray,
+    arena: IntArray, bases: LongArray, kinds: LongArray, states: LongArray, at_end: bool,
+    floor: float, trust: DoubleArray, groups: LongArray, pool: LongArray, probs: DoubleArray,
+    first: int,
 ) -> int:  # fmt: skip
-    """Write what may follow one node of the tree, with probabilities given the node.
+    """Write what may follow one node, with probabilities given the node; return how many.
 
     Args:
         arena: int32, the automata.
-        bases: ``(num_sources,)`` int64, the extents, -1 where there is none.
+        bases: ``(num_sources,)`` int64, the extents.
+        kinds: ``(num_sources,)`` int64, 0 for the request's own text, 1 for earlier texts.
         states: ``(2 * num_sources,)`` int64, the node's state and matched length in each source;
             overwritten.
-        at_end: whether the node is the root, the end of the first source's text.
+        at_end: whether the node is the root, the end of the own text.
         floor: contexts are asked while more than this probability is left.
-        trust: ``(2, 2, num_groups, NUM_SHAPES)`` float64: own text or shared, first context asked
-            or later, group of lengths, shape.
+        trust: ``(2, 2, num_groups, NUM_SHAPES)`` float64, flat: own text or earlier ones, first
+            context asked or a later one, group of lengths, shape.
         groups: ``(max_context + 1,)`` int64, the group of each length.
-        children: ``(MAX_CHILDREN, columns)`` int64, overwritten.
-        probs: ``(MAX_CHILDREN,)`` float64, overwritten.
+        pool: int64, candidates; overwritten from ``first`` on.
+        probs: float64, their probabilities; overwritten from ``first`` on.
+        first: the first child's place.
     """
-    max_context = groups.size - 1
     for source in range(bases.size):
-        if bases[source] < 0:
-            states[2 * source + 1] = 0
-        elif states[2 * source + 1] > 0:
-            length = min(states[2 * source + 1], max_context)
+        if states[2 * source + 1] > 0:
+            length = min(states[2 * source + 1], groups.size - 1)
             states[2 * source] = _settle(arena, bases[source], states[2 * source], length)
             states[2 * source + 1] = length
+    table_size = trust.size // 4
     num, later, mass = 0, 0, 1.0
     while mass > floor:
         source, length = 0, 0
@@ -213,45 +224,36 @@ def _expand(
                 source, length = other, states[2 * other + 1]
         if length == 0:
             break
-        state, kind = states[2 * source], min(source, 1)
+        state, kind, base = states[2 * source], kinds[source], bases[source]
+        cell = (2 * kind + later) * table_size + groups[length] * NUM_SHAPES
         num, spent = _ask(
-            arena, bases[source], source, state, length, at_end and source == 0, mass,
-            trust[kind, later, groups[length]], children, probs, num,
+            arena, base, source, state, length, at_end and kind == 0, mass, floor * FRACTION,
+            trust, cell, pool, probs, first, num,
         )  # fmt: skip
         if spent > 0.0:
             mass -= spent
             later = 1
-        states[2 * source] = _link_of(arena, bases[source], state)
-        states[2 * source + 1] = _length_of(arena, bases[source], states[2 * source])
+        states[2 * source], states[2 * source + 1] = _shorter(arena, base, state)
     return num
 
 
 @kernel
-def _enqueue(
-    queue: LongArray, queued: int, room: int, probs: DoubleArray, candidate: int
-) -> int:  # fmt: skip
-    """Queue a candidate by its probability, unless ``room`` others are as good.
+def _enqueue(queue: LongArray, queued: int, probs: DoubleArray, candidate: int) -> int:
+    """Queue a candidate, in place of the worst when the queue is full; return how many wait.
 
     Args:
-        queue: ``(max_nodes,)`` int64, candidates, the best at the end; changed.
+        queue: int64, candidates, the best at the end; changed.
         queued: their number.
-        room: how many nodes the tree still takes, at least 1.
         probs: float64, the candidates' probabilities.
-        candidate: the new one; among equals the older comes first.
-
-    Returns:
-        The new number of queued candidates.
+        candidate: the new one, not the worst of a full queue; among equals the older comes first.
     """
-    prob = probs[candidate]
-    if queued >= room and probs[queue[queued - room]] >= prob:
-        return queued
     place = queued
-    while place > 0 and probs[queue[place - 1]] >= prob:
+    while place > 0 and probs[queue[place - 1]] >= probs[candidate]:
         place -= 1
-    if queued == queue.size:  # the worst makes room
+    if queued == queue.size:
         for other in range(1, place):
             queue[other - 1] = queue[other]
-        queue[place - 1] = candidate
+        queue[max(place - 1, 0)] = candidate
         return queued
     for other in range(queued, place, -1):
         queue[other] = queue[other - 1]
@@ -280,46 +282,57 @@ def _draft(
         node_probs: ``(max_nodes,)`` float32, path probabilities, overwritten.
     """
     max_nodes = nodes.shape[1]
-    num_sources = cursor.shape[0]
+    active = 0  # a source without a match says nothing about any node of the tree
+    bases = np.empty(cursor.shape[0], np.int64)
+    kinds = np.empty(cursor.shape[0], np.int64)
+    states = np.empty(2 * cursor.shape[0], np.int64)
+    for source in range(cursor.shape[0]):
+        if cursor[source, BASE] >= 0 and cursor[source, MATCHED] > 0:
+            bases[active] = cursor[source, BASE]
+            kinds[active] = min(source, 1)
+            states[2 * active] = cursor[source, STATE]
+            states[2 * active + 1] = cursor[source, MATCHED]
+            active += 1
+    bases, kinds, states = bases[:active], kinds[:active], states[: 2 * active]
+    rows = pool[:, : STATES + 2 * active]
     queue = np.empty(max_nodes, np.int64)  # candidates, the best at the end
     depths = np.empty(max_nodes, np.int64)
-    states = np.empty(2 * num_sources, np.int64)
-    for source in range(num_sources):
-        states[2 * source] = cursor[source, STATE]
-        states[2 * source + 1] = cursor[source, MATCHED]
     queued, used, num = 0, 0, 0
-    node, depth, path = -1, 0, 1.0
+    node, depth, path, cut = -1, 0, 1.0, min_prob
     while True:
-        if depth < max_depth:
+        if depth < max_depth and path > cut:
             fresh = _expand(
-                arena, cursor[:, BASE], states, node < 0, min_prob / path, trust, groups,
-                pool[used : used + MAX_CHILDREN], probs[used : used + MAX_CHILDREN],
-            )  # fmt: skip
+                arena, bases, kinds, states, node < 0, cut / path, trust, groups, rows, probs, used
+            )
             for child in range(used, used + fresh):
-                prob = probs[child] * path
-                if prob < min_prob or pool[child, TOKEN] < 0:
+                if probs[child] * path < cut or rows[child, TOKEN] < 0:
                     continue
-                probs[used] = prob
-                pool[used] = pool[child]
-                pool[used, PARENT] = node
-                queued = _enqueue(queue, queued, max_nodes - num, probs, used)
+                probs[used] = probs[child] * path
+                for column in range(rows.shape[1]):
+                    rows[used, column] = rows[child, column]
+                rows[used, PARENT] = node
+                queued = _enqueue(queue, queued, probs, used)
                 used += 1
-        if queued == 0 or num == max_nodes:
+                if queued >= max_nodes - num:  # the tree has no room for anything worse
+                    cut = max(cut, probs[queue[queued - (max_nodes - num)]])
+        if queued == 0:
             return num
         queued -= 1
         best = queue[queued]
-        path = probs[best]
-        node = pool[best, PARENT]
+        path, node = probs[best], rows[best, PARENT]
         depth = 1 if node < 0 else depths[node] + 1
-        nodes[0, num] = pool[best, TOKEN]
+        nodes[0, num] = rows[best, TOKEN]
         nodes[1, num] = node
         node_probs[num] = path
         depths[num] = depth
-        states[:] = pool[best, STATES:]
+        for column in range(2 * active):
+            states[column] = rows[best, STATES + column]
         node = num
         num += 1
         if num == max_nodes:
             return num
+        if queued >= max_nodes - num:
+            cut = max(cut, probs[queue[queued - (max_nodes - num)]])
 
 
 @kernel
@@ -334,9 +347,9 @@ def propose(
         arena: int32, the automata.
         cursors: ``(num_rows, num_sources, 3)`` int64, where each request stands.
         rows: ``(batch,)`` int64, the requests' rows.
-        max_depth: see ``_draft``, as for the next five.
+        max_depth: see ``_draft``, as for those not named here.
         min_prob: path probability below which nothing is proposed.
-        trust: the trust table.
+        trust: the trust table, not flat.
         groups: the group of each length.
         pool: scratch.
         probs: scratch.
@@ -344,39 +357,40 @@ def propose(
         node_probs: ``(batch, max_nodes)`` float32, overwritten.
         counts: ``(batch,)`` int64, the trees' numbers of nodes, overwritten.
     """
+    flat = trust.reshape(trust.size)
     for index in range(rows.size):
         counts[index] = 0
         if rows[index] >= 0:
             counts[index] = _draft(
-                arena, cursors[rows[index]], max_depth, min_prob, trust, groups, pool, probs,
+                arena, cursors[rows[index]], max_depth, min_prob, flat, groups, pool, probs,
                 nodes[index], node_probs[index],
             )  # fmt: skip
 
 
 def compile_kernels() -> None:
     """Compile each kernel for its one signature; a process does so once."""
-    compile_once(_link_of, "int64(int32[::1], int64, int64)")
-    compile_once(_length_of, "int64(int32[::1], int64, int64)")
+    compile_once(_shorter, "UniTuple(int64, 2)(int32[::1], int64, int64)")
     compile_once(_settle, "int64(int32[::1], int64, int64, int64)")
     compile_once(_token_after, "int64(int32[::1], int64, int64)")
     compile_once(_shape_of, "int64(int64, int64)")
     compile_once(
-        _vote, "int64(int64[:,::1], float64[::1], int64, int64, float64, int64, int64, int64)"
+        _vote,
+        "int64(int64[:,:], float64[::1], int64, int64, int64, float64, int64, int64, int64)",
     )
     compile_once(
         _ask,
         "Tuple((int64, float64))(int32[::1], int64, int64, int64, int64, boolean, float64, "
-        "float64[::1], int64[:,::1], float64[::1], int64)",
+        "float64, float64[::1], int64, int64[:,:], float64[::1], int64, int64)",
     )
     compile_once(
         _expand,
-        "int64(int32[::1], int64[:], int64[::1], boolean, float64, float64[:,:,:,::1], "
-        "int64[::1], int64[:,::1], float64[::1])",
+        "int64(int32[::1], int64[::1], int64[::1], int64[::1], boolean, float64, float64[::1], "
+        "int64[::1], int64[:,:], float64[::1], int64)",
     )
-    compile_once(_enqueue, "int64(int64[::1], int64, int64, float64[::1], int64)")
+    compile_once(_enqueue, "int64(int64[::1], int64, float64[::1], int64)")
     compile_once(
         _draft,
-        "int64(int32[::1], int64[:,::1], int64, float64, float64[:,:,:,::1], int64[::1], "
+        "int64(int32[::1], int64[:,::1], int64, float64, float64[::1], int64[::1], "
         "int64[:,::1], float64[::1], int32[:,::1], float32[::1])",
     )
     compile_once(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 BARRIER = -1
+FRACTION = 0.125
 Context = tuple[int, ...]
 
 
@@ -67,24 +68,26 @@ class NaiveMixer:
             for source, text in enumerate(self.texts)
         ]
 
-    def ask(self, source: int, context: Context, at_end: bool) -> tuple[int, dict[int, float]]:
-        """The shape of a context's counts, and the share of each token; shape -1 where none."""
+    def ask(
+        self, source: int, context: Context, at_end: bool
+    ) -> tuple[int, list[tuple[int, float]]]:
+        """The shape of a context's counts and its votes, of sum 1 at most; shape -1 where none."""
         text = self.texts[source]
         places = endings(text, context)
         if at_end:
             places = places[:-1]
         counts = continuations(text, context)
         if not counts or not places:
-            return -1, {}
+            return -1, []
         if len(places) == 1 and not at_end:
-            return 0, dict.fromkeys(counts, 1.0)
+            return 0, [(token, 1.0) for token in counts]
         total = float(len(places))
-        shares = {token: float(count) for token, count in counts.items()}
+        votes = [(token, float(count)) for token, count in counts.items()]
         latest = text[places[-1]] if places[-1] < len(text) else BARRIER
         if latest != BARRIER:
-            shares[latest] += 1.0
+            votes.insert(0, (latest, 1.0))
             total += 1.0
-        return shape_of(len(places), len(counts)), {t: s / total for t, s in shares.items()}
+        return shape_of(len(places), len(counts)), [(token, vote / total) for token, vote in votes]
 
     def shorter(self, source: int, context: Context) -> Context:
         """The longest suffix that occurs in more places."""
@@ -107,10 +110,12 @@ class NaiveMixer:
             context = contexts[source]
             if not context:
                 break
-            shape, shares = self.ask(source, context, at_end and source == 0)
+            shape, votes = self.ask(source, context, at_end and source == 0)
             if shape >= 0:
                 weight = self.trust[min(source, 1), later, self.groups[len(context)], shape]
-                for token, share in shares.items():
+                for token, share in votes:
+                    if share < 1 and mass * weight * share < floor * FRACTION:
+                        continue
                     probs[token] = probs.get(token, 0.0) + mass * weight * share
                     at = places.setdefault(token, [()] * len(contexts))
                     at[source] = at[source] or (*context, token)
@@ -126,15 +131,26 @@ class NaiveMixer:
         nodes: dict[Context, float] = {}
         waiting: list[tuple[float, Context, list[Context]]] = []
         path: Context = ()
-        prob, contexts = 1.0, self.root(tail)
+        prob, contexts, cut = 1.0, self.root(tail), min_prob
         while len(nodes) < max_nodes:
-            if len(path) < max_depth:
-                for token, share, below in self.expand(contexts, not path, min_prob / prob):
-                    if prob * share >= min_prob:
+            room = max_nodes - len(nodes)
+            if len(path) < max_depth and prob > cut:
+                for token, share, below in self.expand(contexts, not path, cut / prob):
+                    if prob * share >= cut:
                         waiting.append((prob * share, (*path, token), below))
+                        cut = self.raised(cut, waiting, room)
             if not waiting:
                 break
             best = max(range(len(waiting)), key=lambda i: waiting[i][0])
             prob, path, contexts = waiting.pop(best)
             nodes[path] = prob
+            cut = self.raised(cut, waiting, room - 1)
         return nodes
+
+    def raised(
+        self, cut: float, waiting: list[tuple[float, Context, list[Context]]], room: int
+    ) -> float:
+        """The least probability that still matters where only ``room`` more nodes are taken."""
+        if not 0 < room <= len(waiting):
+            return cut
+        return max(cut, sorted((prob for prob, _, _ in waiting), reverse=True)[room - 1])

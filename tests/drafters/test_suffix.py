@@ -318,7 +318,7 @@ def test_namespaces_that_hold_nothing_are_forgotten() -> None:
         drafter.start(0, [1, 2], namespace=str(number))
     drafter.stop(0)
     assert drafter.num_bytes == 0
-    assert drafter._namespaces == {}
+    assert drafter._store.namespaces == {}
 
 
 def test_shares_prompts_when_asked() -> None:

@@ -9,14 +9,14 @@ offset bytes what
 8      4     version of the format, little-endian unsigned
 12     4     length of the description in bytes
 16     8     length of the file in bytes
-24     32    SHA-256 of everything from byte 64 on
-56     8     zero
+24     8     zero
+32     32    SHA-256 of the whole file with zeros in this place
 64           the description: kind, metadata, name, type, shape and offset of each array
 ====== ===== ================================================================
 
 Nothing in it is executed or unpickled. Writing goes to a temporary file in the same folder, which
-is flushed to the disk and then renamed over the old one, so that a crash at any moment leaves the old
-snapshot or the new one.
+is flushed to the disk and then renamed over the old one, so that a crash at any moment leaves the
+old snapshot or the new one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import contextlib
 import glob
 import hashlib
 import json
+import math
 import os
 import struct
 import tempfile
@@ -32,14 +33,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 MAGIC = b"freedrft"
 VERSION = 1
-HEAD = struct.Struct("<8sIIQ32s8x")
+HEAD = struct.Struct("<8sIIQ8x32s")
 ALIGNMENT = 64
 LEFTOVER_SECONDS = 3600
 DTYPES = ("int32", "int64", "float32", "float64", "uint8")
@@ -87,8 +88,9 @@ def write_snapshot(
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(bytes(HEAD.size))
-            digest = hashlib.sha256()
+            head = HEAD.pack(MAGIC, VERSION, len(description), size, bytes(32))
+            file.write(head)
+            digest = hashlib.sha256(head)
             position = HEAD.size
             parts = [(HEAD.size, np.frombuffer(description, np.uint8))]
             parts += zip(offsets, arrays.values(), strict=True)
@@ -116,34 +118,42 @@ def read_snapshot(path: str | os.PathLike[str], kind: str) -> Snapshot:
         OSError: the file cannot be read.
     """
     with open(path, "rb") as file:
-        head = file.read(HEAD.size)
-        if len(head) < HEAD.size or not head.startswith(MAGIC):
-            raise SnapshotError(f"expected a freedraft snapshot, got another kind of file: {path}")
-        _, version, length, size, digest = HEAD.unpack(head)
-        if version != VERSION:
-            raise SnapshotError(f"expected snapshot version {VERSION}, got {version}: {path}")
-        found = os.fstat(file.fileno()).st_size
-        if found != size:
-            raise SnapshotError(f"expected a snapshot of {size} bytes, got {found}: {path}")
-        if length > size - HEAD.size:
-            raise SnapshotError(f"expected a description within the file, got {length}: {path}")
-        hasher = hashlib.sha256()
-        while piece := file.read(1 << 20):
-            hasher.update(piece)
-        if hasher.digest() != digest:
-            raise SnapshotError(f"expected the checksum that was written, got another: {path}")
-        file.seek(HEAD.size)
-        description = json.loads(file.read(length))
-        if description["kind"] != kind:
-            raise SnapshotError(
-                f"expected a snapshot of kind {kind!r}, got {description['kind']!r}: {path}"
-            )
+        description = _check(file, path)
         data: npt.NDArray[np.uint8] = np.memmap(file, np.uint8, mode="r")
-    arrays: dict[str, Array] = {}
-    for name, dtype, shape, offset in description["arrays"]:
-        stop = offset + np.dtype(dtype).itemsize * int(np.prod(shape))
-        arrays[name] = data[offset:stop].view(dtype).reshape(shape)
-    return Snapshot(arrays, description["metadata"])
+    try:
+        content = json.loads(description)
+        found, metadata = content["kind"], dict(content["metadata"])
+        arrays = {}
+        for name, dtype, shape, offset in content["arrays"]:
+            if dtype not in DTYPES:
+                raise ValueError(dtype)
+            size = np.dtype(dtype).itemsize * math.prod(shape)
+            arrays[name] = data[offset : offset + size].view(dtype).reshape(shape)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SnapshotError(f"expected a description of arrays, got {error!r}: {path}") from error
+    if found != kind:
+        raise SnapshotError(f"expected a snapshot of kind {kind!r}, got {found!r}: {path}")
+    return Snapshot(arrays, metadata)
+
+
+def _check(file: BinaryIO, path: str | os.PathLike[str]) -> bytes:
+    """Check the head and the checksum; return the description."""
+    head = file.read(HEAD.size)
+    if len(head) < HEAD.size or not head.startswith(MAGIC):
+        raise SnapshotError(f"expected a freedraft snapshot, got another kind of file: {path}")
+    _, version, length, size, digest = HEAD.unpack(head)
+    if version != VERSION:
+        raise SnapshotError(f"expected snapshot version {VERSION}, got {version}: {path}")
+    found = os.fstat(file.fileno()).st_size
+    if found != size:
+        raise SnapshotError(f"expected a snapshot of {size} bytes, got {found}: {path}")
+    hasher = hashlib.sha256(head[: -len(digest)] + bytes(len(digest)))
+    while piece := file.read(1 << 20):
+        hasher.update(piece)
+    if hasher.digest() != digest:
+        raise SnapshotError(f"expected checksum {digest.hex()}, got {hasher.hexdigest()}: {path}")
+    file.seek(HEAD.size)
+    return file.read(length)
 
 
 def _remove_leftovers(target: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from suffix_oracles import BARRIER, NaiveMixer
 
+from freedraft.drafters.arena import Arena
 from freedraft.drafters.base import Drafter
+from freedraft.drafters.snapshot import SnapshotError, write_snapshot
 from freedraft.drafters.suffix import SuffixConfig, SuffixDrafter
 from freedraft.drafters.suffix_trust import trust_table
 from freedraft.drafters.tree import CandidateTree
@@ -371,3 +374,89 @@ def test_threads_may_call_at_once() -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def fed(texts: list[list[int]], config: SuffixConfig = EXACT) -> SuffixDrafter:
+    drafter = SuffixDrafter(config)
+    for text in texts:
+        drafter.start(0, [])
+        drafter.extend(0, text)
+        drafter.stop(0)
+    return drafter
+
+
+@given(st.lists(st.lists(st.integers(-1, 3), max_size=30), max_size=4))
+@settings(max_examples=40 if COMPILED else 8, deadline=None)
+def test_a_loaded_namespace_drafts_as_the_saved_one(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[list[int]]
+) -> None:
+    path = tmp_path_factory.mktemp("pools") / "a.pool"
+    saved = fed(texts)
+    saved.save("", path)
+    loaded = SuffixDrafter(EXACT)
+    loaded.load(path, "copy")
+    for tail in ([0], [1, 2], [3, 3, 0]):
+        saved.start("x", tail)
+        loaded.start("x", tail, namespace="copy")
+        loaded.start("y", tail, namespace="other")
+        expected = paths_of(saved.propose(["x"], 10, 5)[0])
+        assert_same_tree(paths_of(loaded.propose(["x"], 10, 5)[0]), expected)
+        own = NaiveMixer([tail, []], loaded._trust, loaded._groups)
+        alone = paths_of(loaded.propose(["y"], 10, 5)[0])
+        assert_same_tree(alone, own.tree(tail, 10, 5, EXACT.min_prob))
+        saved.stop("x")
+        loaded.stop("x")
+
+
+def test_saves_what_still_waits_to_be_indexed(tmp_path: Path) -> None:
+    drafter = fed([unlike(1)], SuffixConfig(max_context=8, shared_slice_tokens=7))
+    drafter.save("", tmp_path / "a")
+    loaded = SuffixDrafter(SMALL)
+    assert loaded.load(tmp_path / "a") == 401
+    loaded.start(0, unlike(1)[390:393])
+    assert chain_of(loaded, 0, 3) == unlike(1)[393:396]
+
+
+def test_refuses_a_broken_pool_and_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a.pool"
+    drafter = fed([unlike(1)])
+    drafter.save("", path)
+    path.write_bytes(path.read_bytes()[:-1])
+    fresh = SuffixDrafter(EXACT)
+    with pytest.raises(SnapshotError, match=r"a\.pool"):
+        fresh.load(path)
+    write_snapshot(path, "suffix", {"tokens": np.zeros((2, 2), np.int32)}, {})
+    with pytest.raises(SnapshotError, match=r"one-dimensional int32 .*a\.pool"):
+        fresh.load(path)
+    assert fresh.num_bytes == 0
+
+
+def test_saves_and_loads_an_empty_namespace(tmp_path: Path) -> None:
+    SuffixDrafter(SMALL).save("nobody", tmp_path / "a")
+    drafter = SuffixDrafter(SMALL)
+    assert drafter.load(tmp_path / "a") == 0
+    assert drafter.num_bytes == 0
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 3000)), max_size=40))
+def test_arena_extents_never_overlap_and_all_come_back(steps: list[tuple[bool, int]]) -> None:
+    arena = Arena(16 * 4096)
+    held: dict[int, int] = {}
+    for release, size in steps:
+        if release and held:
+            start = min(held)
+            assert (arena.array[start : start + held[start]] == start).all()
+            arena.release(start)
+            del held[start]
+        else:
+            found = arena.allocate(size)
+            if found is not None:
+                arena.array[found : found + size] = found
+                held[found] = size
+    for start, size in held.items():
+        assert (arena.array[start : start + size] == start).all()
+        arena.release(start)
+    assert arena.num_used == 0
+    assert arena.allocate(16 * 1024) == 0
+    with pytest.raises(ValueError, match="expected max_bytes"):
+        Arena(100)

@@ -29,6 +29,8 @@ class RowSampling:
         top_p: ``(num_rows,)`` float64 in (0, 1], 1 for all tokens.
         min_p: ``(num_rows,)`` float64 in [0, 1), 0 for all tokens.
         keys: ``(num_rows, 3)`` int64: low and high word of the seed, and the stream.
+        samples: whether any row has a temperature; known on the host, so that nothing waits.
+        cuts: whether any row has top-k, top-p or min-p.
     """
 
     temperature: Tensor
@@ -36,6 +38,8 @@ class RowSampling:
     top_p: Tensor
     min_p: Tensor
     keys: Tensor
+    samples: bool
+    cuts: bool
 
     @classmethod
     def build(
@@ -82,6 +86,8 @@ class RowSampling:
             torch.tensor(top_p, dtype=torch.float64, device=device),
             torch.tensor(min_p, dtype=torch.float64, device=device),
             torch.tensor(words, dtype=torch.int64, device=device),
+            max(temperature) > 0,
+            max(top_k) > 0 or min(top_p) < 1 or max(min_p) > 0,
         )
 
 
@@ -96,6 +102,8 @@ def process_scores(logits: Tensor, sampling: RowSampling) -> Tensor:
     """
     temperature = sampling.temperature[:, None, None]
     scores = logits.float() / torch.where(temperature > 0, temperature, 1)
+    if not sampling.cuts:
+        return scores
     vocab_size = logits.shape[-1]
     ordered = scores.sort(dim=-1, descending=True).values
     # Each cut is a lowest score that stays; the highest of the three holds.
@@ -131,6 +139,8 @@ def choose_tokens(logits: Tensor, positions: Tensor, sampling: RowSampling) -> T
         sampling: of each row.
     """
     scores = process_scores(logits, sampling)
+    if not sampling.samples:
+        return scores.argmax(-1)
     token_ids = torch.arange(logits.shape[-1], device=logits.device)
     chosen = []
     for row in range(logits.shape[0]):  # one row's noise at a time: it is wider than the logits

@@ -50,12 +50,22 @@ def _compact_kernel(
         tl.store(base + target * slot_stride + offsets, data, mask=inside)
 
 
+def cache_addresses(states: Sequence[Tensor]) -> Tensor:
+    """Return ``(num_states,)`` int64, where the tensors lie, on their device.
+
+    A cache that keeps its storage needs it once; a captured graph needs it from outside.
+    """
+    addresses = torch.tensor([tensor.data_ptr() for tensor in states], dtype=torch.int64)
+    return addresses.to(states[0].device, non_blocking=True)
+
+
 def compact_cache(
     states: Sequence[Tensor],
     columns: Tensor,
     num_kept: Tensor,
     context_lengths: Tensor,
     num_slots: int,
+    addresses: Tensor | None = None,
 ) -> None:
     """Move a step's kept slots to where each row's committed tokens end, in one launch.
 
@@ -66,6 +76,7 @@ def compact_cache(
         num_kept: ``(num_rows,)`` int64, how many of them stay.
         context_lengths: ``(num_rows,)`` int64, tokens of each row before the step.
         num_slots: slots in use before the step.
+        addresses: :func:`cache_addresses` of the states, if at hand.
 
     Raises:
         ValueError: the tensors differ in shape, strides or dtype.
@@ -78,11 +89,10 @@ def compact_cache(
                 f"expected dense states of one form {form}, got "
                 f"{(tensor.shape, tensor.stride(), tensor.dtype)}"
             )
-    addresses = torch.tensor([tensor.data_ptr() for tensor in states], dtype=torch.int64)
     num_rows, num_heads, _, head_size = first.shape
     _compact_kernel[(num_rows, num_heads, len(states))](
         first,
-        addresses.to(first.device, non_blocking=True),
+        cache_addresses(states) if addresses is None else addresses,
         columns.contiguous(),
         num_kept.contiguous(),
         context_lengths.contiguous(),

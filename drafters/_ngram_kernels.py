@@ -2,8 +2,8 @@
 
 Everything lives in one int32 array, the arena, so that a call passes one argument. Its regions, in
 order: a header, the tokens, the chain links (one a level beside each token), the chain heads (a
-hash table a level), the pages' fields, the requests' rows and their last drafts. ``_regions`` cuts
-it into views.
+hash table a level), the pages' fields, the requests' rows, their last drafts, and room for the
+places that a search finds. ``_regions`` cuts it into views.
 
 A request writes its tokens into pages that belong to it alone, so requests interleave and end in
 any order. A slot is written once while its page lives, so every link points to an older token. A
@@ -53,6 +53,9 @@ MAX_DRAFT = 64
 PROBABILITY_UNIT = 2**30
 """A row's draft: token, parent and probability (in units) of its first nodes, at most MAX_DRAFT."""
 
+PLACE_FIELDS = 6
+"""A place that a search found: see ``_ngram_search_kernels``."""
+
 KNOTS = 16
 """Intervals of the probability in the calibration (``calibration``)."""
 
@@ -82,7 +85,7 @@ def _regions(arena: IntArray) -> Regions:
         arena[b:c].reshape((num_levels, num_buckets)),
         arena[c:d].reshape((num_pages, PAGE_FIELDS)),
         arena[d:e].reshape((num_rows, ROW_FIELDS)),
-        arena[e:].reshape((num_rows, MAX_DRAFT * DRAFT_FIELDS)),
+        arena[e : e + num_rows * MAX_DRAFT * DRAFT_FIELDS].reshape((num_rows, -1)),
     )
 
 
@@ -170,7 +173,8 @@ def _copy_tail(regions: Regions, page_bits: int, row: int, tail: IntArray) -> in
     while slot != NONE and count < tail.size and tokens[slot] >= 0:
         tail[count] = tokens[slot]
         count += 1
-        slot = _previous_slot(pages, page_bits, slot)
+        in_page = slot & ((1 << page_bits) - 1)
+        slot = slot - 1 if in_page else _previous_slot(pages, page_bits, slot)
     return count
 
 

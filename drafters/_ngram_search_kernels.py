@@ -15,6 +15,7 @@ from ._jit import compile_once, kernel
 from ._ngram_kernels import (
     BUCKET_BITS,
     CLOCK,
+    DRAFT_FIELDS,
     FIRST_LEVEL,
     FIRST_VISITS,
     GENERATION,
@@ -22,6 +23,7 @@ from ._ngram_kernels import (
     LAST_PAGE,
     LENGTH,
     MAX_CLOCK,
+    MAX_DRAFT,
     MAX_MATCH,
     MAX_SKIP_VISITS,
     NAMESPACE,
@@ -35,6 +37,7 @@ from ._ngram_kernels import (
     PAGE_BITS,
     PAGE_FIELDS,
     PAGE_NAMESPACE,
+    PLACE_FIELDS,
     POINTER,
     POSITION,
     PREVIOUS,
@@ -47,24 +50,43 @@ from ._ngram_kernels import (
     IntArray,
     LongArray,
 )
-from ._ngram_weights import AGE, DISTANCE, KINDS, LENGTHS, NEARS, RANK, VOTE
+from ._ngram_weights import (
+    AGE,
+    AGES,
+    DISTANCE,
+    DISTANCES,
+    KINDS,
+    LENGTHS,
+    NEARS,
+    NUM_WEIGHTS,
+    RANK,
+    RANKS,
+    VOTE,
+)
 
-Views = tuple[IntArray, IntArray, IntArray, IntArray]
+Views = tuple[IntArray, IntArray, IntArray, IntArray, IntArray]
 
 PLAIN, REPLACED, INSERTED = 0, 1, 2
 AT, RESTART, MATCH, KIND, VOTES, CHAIN = 0, 1, 2, 3, 4, 5
 """A place: slot now read, where to read on at the request's own end (or -1), match length, kind,
-row of the vote table, next place of its group."""
-PLACE_FIELDS = 6
+row of the vote table (the rank, before it is weighed), next place of its group."""
 
 ROW, FOUND, DRAFTED = 0, 1, 2
 """A request of a batch: its row (or -1), places found, nodes drafted."""
 REQUEST_FIELDS = 3
 
+OFFSET_BITS, OFFSET_MASK, LINK_BITS, SLOT_MASK, LAST_SLOT, NOW = 0, 1, 2, 3, 4, 5
+OWN_NAMESPACE, OWN_SERIAL, OWN_LENGTH, EXPECTED_OWNER, EXPECTED_POSITION = 6, 7, 8, 9, 10
+"""Context: how slots and links are built, the clock, and what the search asks of the request."""
+CONTEXT_FIELDS = 11
+
+NEAR_LIMIT = 16
+"""Matches from this length on are told apart by their length alone."""
+
 
 @kernel
 def _views(arena: IntArray) -> Views:
-    """Cut the arena into tokens, links, pages and rows."""
+    """Cut the arena into tokens, links, pages, rows and places."""
     num_pages = np.int64(arena[NUM_PAGES])
     num_levels = np.int64(arena[NUM_LEVELS])
     num_rows = np.int64(arena[NUM_ROWS])
@@ -73,11 +95,13 @@ def _views(arena: IntArray) -> Views:
     b = a + num_slots * num_levels
     c = b + (num_levels << int(arena[BUCKET_BITS]))
     d = c + num_pages * PAGE_FIELDS
+    e = d + num_rows * ROW_FIELDS
     return (
         arena[HEADER_SIZE:a],
         arena[a:b].reshape((num_slots, num_levels)),
         arena[c:d].reshape((num_pages, PAGE_FIELDS)),
-        arena[d : d + num_rows * ROW_FIELDS].reshape((num_rows, ROW_FIELDS)),
+        arena[d:e].reshape((num_rows, ROW_FIELDS)),
+        arena[e + num_rows * MAX_DRAFT * DRAFT_FIELDS :].reshape((num_rows, -1, PLACE_FIELDS)),
     )
 
 
@@ -101,46 +125,119 @@ def _after(pages: IntArray, page_bits: int, slot: int) -> int:
 
 
 @kernel
-def _linked_slot(arena: IntArray, pages: IntArray, link: int) -> int:
-    """Return the slot that a link leads to, or -1 where the page has been reclaimed since."""
-    slot_bits = int(arena[SLOT_BITS])
-    slot = link & ((1 << slot_bits) - 1)
-    alive = link != 0 and link >> slot_bits == pages[slot >> int(arena[PAGE_BITS]), GENERATION]
-    return slot if alive else NONE
+def _walk(
+    arena: IntArray, views: Views, context: LongArray, tail: LongArray, places: IntArray
+) -> int:
+    """Walk the chains of the last two tokens, longest k first, and return the number of places.
 
-
-@kernel
-def _match(views: Views, page_bits: int, slot: int, tail: IntArray, start: int, limit: int) -> int:
-    """Count the tokens that end at ``slot`` and equal the tail from ``start`` on, newest first."""
-    tokens = views[0]
-    stop = min(tail.size, start + limit)
-    index = start
-    while slot != NONE and index < stop and tokens[slot] == tail[index]:
-        index += 1
-        slot = _before(views[2], page_bits, slot)
-    return index - start
-
-
-@kernel
-def _near_class(views: Views, page_bits: int, slot: int, match: int, tail: IntArray) -> int:
-    """Say how far a match goes on behind one changed token, in four classes.
+    A level keeps its matches that are shorter than the k of the level before: the longer ones were
+    met there. The chains of the token before the last are walked in the levels of two to four
+    tokens only; a place where the last token did not follow is kept twice, as replaced and as
+    inserted. All is one loop, because each call that passes arrays costs more than a look at a
+    place.
 
     Args:
-        views: the pool.
+        arena: the pool.
+        views: its regions.
+        context: what is known of the request that drafts.
+        tail: its last tokens, newest first.
+        places: ``(max_places, PLACE_FIELDS)`` int32, overwritten with slot, match length, kind and
+            rank; it ends the search when full.
+    """
+    tokens, links, pages, _, _ = views
+    bits, mask = int(context[OFFSET_BITS]), int(context[OFFSET_MASK])
+    link_bits, slot_mask = int(context[LINK_BITS]), int(context[SLOT_MASK])
+    namespace = context[OWN_NAMESPACE]
+    num_levels = links.shape[1]
+    first = int(context[LAST_SLOT])
+    count = 0
+    for part in range(2 * num_levels):
+        skip, level = part // num_levels, part % num_levels  # skip: start at the token before
+        if level == 0:
+            stop = tail.size  # where the comparison with the tail may end
+            if skip:
+                first = first - 1 if first & mask else _before(pages, bits, first)
+        k = int(arena[FIRST_LEVEL + level])
+        visits = int(arena[FIRST_VISITS + level])
+        if skip:
+            visits = int(arena[MAX_SKIP_VISITS]) if 2 <= k <= min(4, tail.size - 1) else 0
+        link = int(links[first, level]) if visits else 0
+        rank = 0
+        for _ in range(visits):
+            slot = link & slot_mask
+            page = slot >> bits
+            if link == 0 or link >> link_bits != pages[page, GENERATION]:
+                break  # the chain ends, or its rest was reclaimed
+            link = int(links[slot, level])
+            if pages[page, PAGE_NAMESPACE] != namespace or (slot & mask) >= pages[page, USED]:
+                continue
+            if skip:
+                following = _after(pages, bits, slot)
+                if following == NONE or tokens[following] == tail[0]:
+                    continue
+            index = skip
+            at = slot
+            while at != NONE:
+                run = min((at & mask) + 1, stop - index)
+                step = 0
+                while step < run and tokens[at - step] == tail[index + step]:
+                    step += 1
+                index += step
+                if step < run or index == stop:
+                    break
+                at = _before(pages, bits, at - step + 1)
+            if index - skip < k or (index == stop and stop < tail.size):
+                continue
+            if count + 1 + skip > places.shape[0]:
+                return count
+            for kind in range(skip, 1 + 2 * skip):
+                places[count, AT] = slot
+                places[count, MATCH] = index - skip
+                places[count, KIND] = kind
+                places[count, VOTES] = rank
+                count += 1
+            rank += 1
+        if visits:
+            stop = min(skip + k, tail.size)
+    return count
+
+
+@kernel
+def _near_class(
+    tokens: IntArray, pages: IntArray, page_bits: int, slot: int, match: int, tail: LongArray
+) -> int:
+    """Say how far a match goes on behind one changed token, in four classes.
+
+    The changed token may have been inserted in the tail, left out of it, or replaced.
+
+    Args:
+        tokens: the pool's tokens.
+        pages: its pages.
         page_bits: the page size's logarithm.
         slot: the last slot of the match.
         match: its length.
         tail: the request's last tokens, newest first.
     """
-    for _ in range(match):
-        slot = _before(views[2], page_bits, slot)
-    if slot == NONE:
-        return 0
-    longest = _match(views, page_bits, slot, tail, match + 1, 8)  # inserted in the tail
-    slot = _before(views[2], page_bits, slot)
-    if slot != NONE:
-        longest = max(longest, _match(views, page_bits, slot, tail, match + 1, 8))  # replaced
-        longest = max(longest, _match(views, page_bits, slot, tail, match, 8))  # left out
+    back = match  # to the slot where the two differ
+    while slot != NONE and back > 0:
+        step = min(slot & ((1 << page_bits) - 1), back)
+        slot -= step
+        back -= step
+        if back > 0:
+            slot = _before(pages, page_bits, slot)
+            back -= 1
+    longest = 0
+    for change in range(3):
+        index = match + 1 if change < 2 else match
+        if change == 1 and slot != NONE:
+            slot = _before(pages, page_bits, slot)
+        at = slot
+        length = 0
+        while at != NONE and length < 8 and index < tail.size and tokens[at] == tail[index]:
+            length += 1
+            index += 1
+            at = at - 1 if at & ((1 << page_bits) - 1) else _before(pages, page_bits, at)
+        longest = max(longest, length)
     return (longest > 0) + (longest > 2) + (longest > 6)
 
 
@@ -156,238 +253,149 @@ def _distance_class(distance: int) -> int:
 
 
 @kernel
-def _place_weight(
-    arena: IntArray, views: Views, model: FloatArray, row: int, slot: int, rank: int, kind: int
-) -> float:
-    """Return the part of a place's weight that does not change down the tree.
-
-    Args:
-        arena: the pool.
-        views: its regions.
-        model: the tables of weights.
-        row: the request that drafts.
-        slot: the first token behind the place.
-        rank: how many places of its level came first.
-        kind: plain, replaced or inserted.
-    """
-    _, _, pages, rows = views
-    page = slot >> int(arena[PAGE_BITS])
-    offset = slot & ((1 << int(arena[PAGE_BITS])) - 1)
-    own = pages[page, OWNER] == rows[row, SERIAL]
-    position = int(pages[page, POSITION]) + offset
-    region = 2 * own + (offset >= pages[page, OUTPUT])
-    if own:
-        age = int(rows[row, LENGTH]) - position
-    else:
-        age = (int(arena[CLOCK]) - int(pages[page, STAMP]) - offset) & MAX_CLOCK
+def _age_class(age: int) -> int:
+    """Sort an age in tokens by its power of two into 12 classes; the first ends at 8."""
     age_class = 0
     while age > 8 and age_class < 11:
         age >>= 1
         age_class += 1
-    expected = _linked_slot(arena, pages, int(rows[row, POINTER]))
-    distance_class = 0
-    if expected != NONE:
-        there = expected >> int(arena[PAGE_BITS])
-        distance_class = 13
-        if pages[there, OWNER] == pages[page, OWNER]:
-            expected &= (1 << int(arena[PAGE_BITS])) - 1
-            distance_class = _distance_class(position - int(pages[there, POSITION]) - expected)
-    rank_class = min(rank, 1) + (rank > 1) + (rank > 3) + (rank > 7)
-    return float(
-        model[RANK + (region * 5 + rank_class) * KINDS + kind]
-        * model[AGE + region * 12 + age_class]
-        * model[DISTANCE + distance_class]
-    )
+    return age_class
 
 
 @kernel
-def _find_plain(
-    arena: IntArray,
+def _weigh(
     views: Views,
+    context: LongArray,
     model: FloatArray,
-    row: int,
-    last: int,
-    tail: IntArray,
-    places: LongArray,
+    tail: LongArray,
+    places: IntArray,
     weights: FloatArray,
 ) -> int:
-    """Walk the chains of the last token, longest k first, and return how many places were found.
+    """Turn the slots of the places into what follows them, and weigh each place.
+
+    The weight is the part that does not change down the tree; a place with nothing behind it gets
+    no slot to read.
+
+    Returns:
+        What follows the longest plain match of at least four tokens, or -1: the text is expected
+        to go on along it.
 
     Args:
-        arena: the pool.
-        views: its regions.
+        views: the pool.
+        context: what is known of the request that drafts.
         model: the tables of weights.
-        row: the request.
-        last: the slot of its last token.
         tail: its last tokens, newest first.
-        places: ``(max_places, PLACE_FIELDS)`` int64, overwritten; it ends the search when full.
-        weights: ``(max_places,)`` float64, overwritten.
+        places: ``(num_places, PLACE_FIELDS)`` int32, as ``_walk`` wrote them, mutated.
+        weights: ``(num_places,)`` float64, overwritten.
     """
-    tokens, links, pages, rows = views
-    page_bits = int(arena[PAGE_BITS])
-    count = 0
-    longer_k = tail.size + 1
-    for level in range(links.shape[1]):
-        k = int(arena[FIRST_LEVEL + level])
-        slot = _linked_slot(arena, pages, int(links[last, level]))
-        rank = 0
-        for _ in range(arena[FIRST_VISITS + level]):
-            if slot == NONE or count == places.shape[0]:
-                break
-            page = slot >> page_bits
-            if pages[page, PAGE_NAMESPACE] == rows[row, NAMESPACE] and (
-                (slot & ((1 << page_bits) - 1)) < pages[page, USED]
-            ):
-                match = _match(views, page_bits, slot, tail, 0, tail.size)
-                following = _after(pages, page_bits, slot)
-                # A match as long as the level before asks for was met there.
-                if k <= match < longer_k and following != NONE and tokens[following] >= 0:
-                    near = 0
-                    if match < 16:
-                        near = _near_class(views, page_bits, slot, match, tail)
-                    own = pages[page, OWNER] == rows[row, SERIAL]
-                    places[count, AT] = following
-                    places[count, RESTART] = following if own else NONE
-                    places[count, MATCH] = match
-                    places[count, KIND] = PLAIN
-                    places[count, VOTES] = VOTE + near * LENGTHS
-                    weights[count] = _place_weight(arena, views, model, row, following, rank, PLAIN)
-                    count += 1
-                    rank += 1
-            slot = _linked_slot(arena, pages, int(links[slot, level]))
-        longer_k = k
-    return count
-
-
-@kernel
-def _find_skipped(
-    arena: IntArray,
-    views: Views,
-    model: FloatArray,
-    row: int,
-    last: int,
-    tail: IntArray,
-    places: LongArray,
-    weights: FloatArray,
-    count: int,
-) -> int:
-    """Add the places where the text before the last token stood, and return the new count.
-
-    Each gives two places: the last token was put in before what stood there, or in its stead. Only
-    the levels of two to four tokens are walked: longer matches are among theirs.
-
-    Args:
-        arena: the pool.
-        views: its regions.
-        model: the tables of weights.
-        row: the request.
-        last: the slot of its last token.
-        tail: its last tokens, newest first.
-        places: ``(max_places, PLACE_FIELDS)`` int64, written from ``count`` on.
-        weights: ``(max_places,)`` float64, written from ``count`` on.
-        count: places found so far.
-    """
-    tokens, links, pages, rows = views
-    page_bits = int(arena[PAGE_BITS])
-    before_last = _before(pages, page_bits, last)
-    if before_last == NONE or tail.size < 2:
-        return count
-    longer_k = tail.size + 1
-    rank = 0
-    for level in range(links.shape[1]):
-        k = int(arena[FIRST_LEVEL + level])
-        if k > 4 or k < 2:
+    tokens, _, pages, _, _ = views
+    bits, mask = int(context[OFFSET_BITS]), int(context[OFFSET_MASK])
+    expected, longest = NONE, 3
+    for place in range(weights.size):
+        before, kind = int(places[place, AT]), int(places[place, KIND])
+        rank, match = int(places[place, VOTES]), int(places[place, MATCH])
+        slot = _after(pages, bits, before)
+        if kind == REPLACED and slot != NONE:
+            slot = _after(pages, bits, slot)
+        if slot == NONE or tokens[slot] < 0:
+            places[place, AT] = NONE
             continue
-        slot = _linked_slot(arena, pages, int(links[before_last, level]))
-        for _ in range(arena[MAX_SKIP_VISITS]):
-            if slot == NONE or count + 2 > places.shape[0]:
-                break
-            page = slot >> page_bits
-            following = NONE
-            if pages[page, PAGE_NAMESPACE] == rows[row, NAMESPACE] and (
-                (slot & ((1 << page_bits) - 1)) < pages[page, USED]
-            ):
-                following = _after(pages, page_bits, slot)
-            if following != NONE and tokens[following] >= 0 and tokens[following] != tail[0]:
-                match = _match(views, page_bits, slot, tail, 1, tail.size)
-                if k <= match < longer_k:
-                    kind = REPLACED
-                    at = _after(pages, page_bits, following)
-                    while kind <= INSERTED:
-                        if at != NONE and tokens[at] >= 0:
-                            own = pages[at >> page_bits, OWNER] == rows[row, SERIAL]
-                            places[count, AT] = at
-                            places[count, RESTART] = at if own else NONE
-                            places[count, MATCH] = match
-                            places[count, KIND] = kind
-                            places[count, VOTES] = VOTE + kind * NEARS * LENGTHS
-                            weights[count] = _place_weight(arena, views, model, row, at, rank, kind)
-                            count += 1
-                        at = following
-                        kind += 1
-                    rank += 1
-            slot = _linked_slot(arena, pages, int(links[slot, level]))
-        longer_k = k
-    return count
+        near = 0
+        if kind == PLAIN and match < NEAR_LIMIT:
+            near = _near_class(tokens, pages, bits, before, match, tail)
+        if kind == PLAIN and match > longest:
+            expected, longest = slot, match
+        page, offset = slot >> bits, slot & mask
+        owner = pages[page, OWNER]
+        own = owner == context[OWN_SERIAL]
+        position = pages[page, POSITION] + offset
+        if own:
+            age = context[OWN_LENGTH] - position
+        else:
+            age = (context[NOW] - pages[page, STAMP] - offset) & MAX_CLOCK
+        distance = 0
+        if context[EXPECTED_OWNER] != NONE:
+            distance = DISTANCES - 1
+            if context[EXPECTED_OWNER] == owner:
+                distance = _distance_class(position - context[EXPECTED_POSITION])
+        region = 2 * own + (offset >= pages[page, OUTPUT])
+        rank_class = min(rank, 1) + (rank > 1) + (rank > 3) + (rank > 7)
+        places[place, AT] = slot
+        places[place, RESTART] = slot if own else NONE
+        places[place, VOTES] = VOTE + (kind * NEARS + near) * LENGTHS
+        weights[place] = (
+            model[RANK + (region * RANKS + rank_class) * KINDS + kind]
+            * model[AGE + region * AGES + _age_class(age)]
+            * model[DISTANCE + distance]
+        )
+    return expected
 
 
 @kernel
-def _expect(
-    arena: IntArray, pages: IntArray, rows: IntArray, row: int, places: LongArray, count: int
+def _set_context(
+    arena: IntArray, pages: IntArray, rows: IntArray, row: int, context: LongArray
 ) -> None:
-    """Note the place of the longest plain match: the text is expected to go on along it."""
-    best = NONE
-    for place in range(count):
-        longest = 3 if best == NONE else int(places[best, MATCH])
-        if places[place, KIND] == PLAIN and places[place, MATCH] > longest:
-            best = place
-    if best != NONE:
-        slot = int(places[best, AT])
-        generation = int(pages[slot >> int(arena[PAGE_BITS]), GENERATION])
-        rows[row, POINTER] = (generation << int(arena[SLOT_BITS])) | slot
+    """Write what the search asks of a request into ``context``; its last page must exist."""
+    page = int(rows[row, LAST_PAGE])
+    page_bits = int(arena[PAGE_BITS])
+    context[OFFSET_BITS] = page_bits
+    context[OFFSET_MASK] = (1 << page_bits) - 1
+    context[LINK_BITS] = arena[SLOT_BITS]
+    context[SLOT_MASK] = (1 << int(arena[SLOT_BITS])) - 1
+    context[LAST_SLOT] = (page << page_bits) + int(pages[page, USED]) - 1
+    context[NOW] = arena[CLOCK]
+    context[OWN_NAMESPACE] = rows[row, NAMESPACE]
+    context[OWN_SERIAL] = rows[row, SERIAL]
+    context[OWN_LENGTH] = rows[row, LENGTH]
+    context[EXPECTED_OWNER] = NONE
+    link = int(rows[row, POINTER])
+    expected = link & int(context[SLOT_MASK])
+    page = expected >> page_bits
+    if link != 0 and link >> int(arena[SLOT_BITS]) == pages[page, GENERATION]:
+        context[EXPECTED_OWNER] = pages[page, OWNER]
+        context[EXPECTED_POSITION] = pages[page, POSITION] + (expected & context[OFFSET_MASK])
 
 
 @kernel
-def search(
-    arena: IntArray, model: FloatArray, batch: IntArray, places: LongArray, weights: FloatArray
-) -> None:
-    """Find the places of each request of a batch.
+def search(arena: IntArray, floats: FloatArray, batch: IntArray) -> None:
+    """Find the places of each request of a batch, and leave them beside its row.
 
     Args:
-        arena: the pool; the rows' pointers are mutated.
-        model: ``(NUM_WEIGHTS,)`` float64, the tables of weights.
+        arena: the pool; the rows' places and pointers are overwritten.
+        floats: ``(NUM_WEIGHTS + num_rows * max_places,)`` float64: the tables of weights, and the
+            places' weights, overwritten.
         batch: ``(num_requests, REQUEST_FIELDS)`` int32; the numbers of places are written.
-        places: ``(max_requests, max_places, PLACE_FIELDS)`` int64, overwritten.
-        weights: ``(max_requests, max_places)`` float64, overwritten.
     """
     views = _views(arena)
-    tokens, _, pages, rows = views
-    page_bits = int(arena[PAGE_BITS])
-    buffer = np.empty(int(arena[MAX_MATCH]), np.int32)
+    tokens, _, pages, rows, places = views
+    weights = floats[NUM_WEIGHTS:].reshape((places.shape[0], places.shape[1]))
+    scratch = np.empty(CONTEXT_FIELDS + int(arena[MAX_MATCH]), np.int64)
+    context, buffer = scratch[:CONTEXT_FIELDS], scratch[CONTEXT_FIELDS:]
+    bits = int(arena[PAGE_BITS])
+    mask = (1 << bits) - 1
     for i in range(batch.shape[0]):
         batch[i, FOUND] = 0
         row = int(batch[i, ROW])
-        page = NONE if row == NONE else int(rows[row, LAST_PAGE])
-        if page == NONE:
+        if row == NONE or rows[row, LAST_PAGE] == NONE:
             continue
-        last = (page << page_bits) + int(pages[page, USED]) - 1
-        slot = last
+        _set_context(arena, pages, rows, row, context)
+        slot = int(context[LAST_SLOT])
         length = 0
         while slot != NONE and length < buffer.size and tokens[slot] >= 0:
             buffer[length] = tokens[slot]
             length += 1
-            slot = _before(pages, page_bits, slot)
+            slot = slot - 1 if slot & mask else _before(pages, bits, slot)
+        tail = buffer[:length]
         if length == 0:
             continue
-        tail = buffer[:length]
-        count = _find_plain(arena, views, model, row, last, tail, places[i], weights[i])
-        count = _find_skipped(arena, views, model, row, last, tail, places[i], weights[i], count)
-        _expect(arena, pages, rows, row, places[i], count)
+        count = _walk(arena, views, context, tail, places[row])
+        slot = _weigh(views, context, floats, tail, places[row, :count], weights[row, :count])
+        if slot != NONE:
+            generation = int(pages[slot >> bits, GENERATION])
+            rows[row, POINTER] = (generation << int(arena[SLOT_BITS])) | slot
         batch[i, FOUND] = count
 
 
 def compile_kernels() -> None:
     """Compile the kernel that Python calls, for its one signature."""
-    compile_once(
-        search, "void(int32[::1], float64[::1], int32[:,::1], int64[:,:,::1], float64[:,::1])"
-    )
+    compile_once(search, "void(int32[::1], float64[::1], int32[:,::1])")

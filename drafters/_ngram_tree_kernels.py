@@ -35,6 +35,7 @@ from ._ngram_kernels import (
     NUM_ROWS,
     PAGE_BITS,
     PAGE_FIELDS,
+    PLACE_FIELDS,
     PROBABILITY_UNIT,
     ROW_FIELDS,
     USED,
@@ -54,22 +55,37 @@ from ._ngram_search_kernels import (
     ROW,
     VOTES,
 )
-from ._ngram_weights import DEPTHS, ESCAPE, LENGTHS, RECENT, WIDTH
+from ._ngram_weights import (
+    DEPTH_CLASSES,
+    DEPTHS,
+    ESCAPE,
+    LENGTHS,
+    NUM_WEIGHTS,
+    RECENT,
+    WIDTH,
+    WIDTHS,
+)
 
 NUM_CLASSES = 5
 """Classes of drafts in the calibration, by the longest match."""
 
 SingleArray = npt.NDArray[np.float32]
-Views = tuple[IntArray, IntArray, IntArray, IntArray]
+Views = tuple[IntArray, IntArray, IntArray, IntArray, IntArray]
 
-TOKEN, PARENT, DEPTH, MEMBERS = 0, 1, 2, 3
-"""A group of places that read the same token: the token, parent node, depth, first place."""
-GROUP_FIELDS = 4
+TOKEN, PARENT, DEPTH, MEMBERS, HEAP = 0, 1, 2, 3, 4
+"""A group of places that read the same token: the token, parent node, depth, first place. The last
+column is no part of it: the heap of the groups that are not in the tree yet."""
+GROUP_FIELDS = 5
+
+SUM, PATH, NODE_PATH = 0, 1, 2
+"""A group's scores: the summed weight of its places, the probability of its path. The last column
+is no part of it: the probabilities of the nodes in the tree."""
+SCORE_FIELDS = 3
 
 
 @kernel
 def _views(arena: IntArray) -> Views:
-    """Cut the arena into tokens, pages, rows and drafts."""
+    """Cut the arena into tokens, pages, rows, drafts and places."""
     num_pages = np.int64(arena[NUM_PAGES])
     num_levels = np.int64(arena[NUM_LEVELS])
     num_rows = np.int64(arena[NUM_ROWS])
@@ -78,11 +94,13 @@ def _views(arena: IntArray) -> Views:
     c = a + num_slots * num_levels + (num_levels << int(arena[BUCKET_BITS]))
     d = c + num_pages * PAGE_FIELDS
     e = d + num_rows * ROW_FIELDS
+    f = e + num_rows * MAX_DRAFT * DRAFT_FIELDS
     return (
         arena[HEADER_SIZE:a],
         arena[c:d].reshape((num_pages, PAGE_FIELDS)),
         arena[d:e].reshape((num_rows, ROW_FIELDS)),
-        arena[e:].reshape((num_rows, MAX_DRAFT * DRAFT_FIELDS)),
+        arena[e:f].reshape((num_rows, MAX_DRAFT * DRAFT_FIELDS)),
+        arena[f:].reshape((num_rows, -1, PLACE_FIELDS)),
     )
 
 
@@ -97,107 +115,48 @@ def _after(pages: IntArray, page_bits: int, slot: int) -> int:
 
 
 @kernel
-def _split(
-    views: Views,
-    page_bits: int,
-    model: FloatArray,
-    node: int,
-    depth: int,
-    first: int,
-    places: LongArray,
-    weights: FloatArray,
-    groups: LongArray,
-    sums: FloatArray,
-    num_groups: int,
-) -> tuple[int, int]:
-    """Divide the places of one node by the token that they read next.
+def _push(groups: LongArray, scores: FloatArray, size: int, start: int, stop: int) -> int:
+    """Put the groups from ``start`` to ``stop`` into the heap, and return its new size.
 
-    Args:
-        views: the pool.
-        page_bits: the page size's logarithm.
-        model: the tables of weights.
-        node: the node whose children are wanted, -1 for the root.
-        depth: how many tokens of the tree lead to the node.
-        first: the first place of the node's list.
-        places: ``(max_places, PLACE_FIELDS)`` int64; what is read moves on.
-        weights: ``(max_places,)`` float64, the fixed part of each place's weight.
-        groups: ``(max_groups, GROUP_FIELDS)`` int64, new groups written from ``num_groups`` on.
-        sums: ``(max_groups,)`` float64, their places' summed weights.
-        num_groups: groups made so far.
-
-    Returns:
-        The number of groups now, and the longest match among the plain places.
+    The most probable stands on top, the older one of two that are equal.
     """
-    tokens = views[0]
-    start = num_groups
-    longest = 0
-    depth_class = min(depth, 1) + (depth > 1) + (depth > 3) + (depth > 7)
-    place = first
-    while place != NONE:
-        following = int(places[place, CHAIN])
-        at = int(places[place, AT])
-        if at != NONE and tokens[at] >= 0:
-            token = int(tokens[at])
-            group = start
-            while group < num_groups and groups[group, TOKEN] != token:
-                group += 1
-            if group == num_groups:
-                groups[group, TOKEN] = token
-                groups[group, PARENT] = node
-                groups[group, DEPTH] = depth + 1
-                groups[group, MEMBERS] = NONE
-                sums[group] = 0.0
-                num_groups += 1
-            kind = int(places[place, KIND])
-            match = min(int(places[place, MATCH]) + depth, LENGTHS - 1)
-            if kind == PLAIN:
-                longest = max(longest, match)
-            sums[group] += (
-                weights[place]
-                * model[int(places[place, VOTES]) + match]
-                * model[DEPTHS + kind * 5 + depth_class]
-            )
-            places[place, CHAIN] = groups[group, MEMBERS]
-            groups[group, MEMBERS] = place
-            at = _after(views[1], page_bits, at)
-            places[place, AT] = places[place, RESTART] if at == NONE else at
-        place = following
-    return num_groups, longest
+    for group in range(start, stop):
+        path = scores[group, PATH]
+        child = size
+        while child > 0:
+            above = int(groups[(child - 1) >> 1, HEAP])
+            if scores[above, PATH] >= path:
+                break
+            groups[child, HEAP] = above
+            child = (child - 1) >> 1
+        groups[child, HEAP] = group
+        size += 1
+    return size
 
 
 @kernel
-def _push(heap: LongArray, size: int, probs: FloatArray, group: int) -> None:
-    """Put a group into the binary heap: the most probable on top, the older one if equal."""
-    child = size
-    while child > 0:
-        above = int(heap[(child - 1) >> 1])
-        if probs[above] > probs[group] or (probs[above] == probs[group] and above < group):
-            break
-        heap[child] = above
-        child = (child - 1) >> 1
-    heap[child] = group
-
-
-@kernel
-def _pop(heap: LongArray, size: int, probs: FloatArray) -> int:
+def _pop(groups: LongArray, scores: FloatArray, size: int) -> int:
     """Take the top off the heap and return it; the caller lowers the size."""
-    top = int(heap[0])
-    moved = int(heap[size - 1])
+    top = int(groups[0, HEAP])
+    moved = int(groups[size - 1, HEAP])
+    path = scores[moved, PATH]
     hole = 0
     child = 1
     while child < size - 1:
-        below = int(heap[child])
+        below = int(groups[child, HEAP])
         if child + 1 < size - 1:
-            other = int(heap[child + 1])
-            if probs[other] > probs[below] or (probs[other] == probs[below] and other < below):
+            other = int(groups[child + 1, HEAP])
+            lead = scores[other, PATH] - scores[below, PATH]
+            if lead > 0 or (lead == 0 and other < below):
                 child += 1
                 below = other
-        if probs[moved] > probs[below] or (probs[moved] == probs[below] and moved < below):
+        lead = scores[below, PATH] - path
+        if lead < 0 or (lead == 0 and moved < below):
             break
-        heap[hole] = below
+        groups[hole, HEAP] = below
         hole = child
         child = 2 * hole + 1
-    heap[hole] = moved
+    groups[hole, HEAP] = moved
     return top
 
 
@@ -206,75 +165,92 @@ def _grow(
     views: Views,
     page_bits: int,
     model: FloatArray,
-    recent: int,
-    places: LongArray,
+    recent: float,
+    places: IntArray,
     weights: FloatArray,
     groups: LongArray,
-    heap: LongArray,
-    sums: FloatArray,
+    scores: FloatArray,
     max_depth: int,
     nodes: IntArray,
-    probs: FloatArray,
 ) -> int:
     """Merge the places' continuations into a tree, the most probable node first.
+
+    All is written out in one loop, because a call that passes arrays costs as much as a place.
 
     Args:
         views: the pool.
         page_bits: the page size's logarithm.
         model: the tables of weights.
-        recent: how the last two drafts went, in 25 classes.
-        places: ``(num_places, PLACE_FIELDS)`` int64, mutated.
+        recent: the factor of "none of these" that the last drafts give.
+        places: ``(num_places, PLACE_FIELDS)`` int32, mutated: each reads on with its group.
         weights: ``(num_places,)`` float64.
         groups: ``(max_groups, GROUP_FIELDS)`` int64 to work in.
-        heap: ``(max_groups,)`` int64 to work in.
-        sums: ``(2, max_groups)`` float64 to work in.
+        scores: ``(max_groups, SCORE_FIELDS)`` float64 to work in; the nodes' path probabilities
+            are left in its last column.
         max_depth: the deepest level.
         nodes: ``(2, max_nodes)`` int32, overwritten: token ids and parents.
-        probs: ``(max_nodes,)`` float64, overwritten: path probabilities.
 
     Returns:
         The number of nodes.
     """
-    paths = sums[1]
+    tokens, pages, _, _, _ = views
+    mask = (1 << page_bits) - 1
     for place in range(weights.size):
         places[place, CHAIN] = place + 1 if place + 1 < weights.size else NONE
-    size = 0
-    num_groups = 0
-    count = 0
-    node = NONE
-    path = 1.0
-    depth = 0
-    members = 0
+    size, stop, count, depth = 0, 0, 0, 0
+    node, path, place = NONE, 1.0, 0
     while True:
-        if depth < max_depth:
-            stop, longest = _split(
-                views, page_bits, model, node, depth, members, places, weights, groups, sums[0],
-                num_groups,
-            )  # fmt: skip
-            depth_class = min(depth, 1) + (depth > 1) + (depth > 3) + (depth > 7)
-            total = (
-                model[ESCAPE + depth_class * LENGTHS + longest]
-                * model[WIDTH + min(stop - num_groups, 6)]
-                * model[RECENT + recent]
-            )
-            for group in range(num_groups, stop):
-                total += sums[0, group]
-            for group in range(num_groups, stop):
-                paths[group] = path * sums[0, group] / total
-                _push(heap, size, paths, group)
-                size += 1
-            num_groups = stop
-        if size == 0 or count == probs.size:
+        start = stop
+        longest = 0
+        depth_class = min(depth, 1) + (depth > 1) + (depth > 3) + (depth > 7)
+        while place != NONE and depth < max_depth:
+            following = int(places[place, CHAIN])
+            at = int(places[place, AT])
+            if at != NONE and tokens[at] >= 0:
+                token = int(tokens[at])
+                group = start
+                while group < stop and groups[group, TOKEN] != token:
+                    group += 1
+                if group == stop:
+                    groups[group, TOKEN] = token
+                    groups[group, PARENT] = node
+                    groups[group, DEPTH] = depth + 1
+                    groups[group, MEMBERS] = NONE
+                    scores[group, SUM] = 0.0
+                    stop += 1
+                kind = int(places[place, KIND])
+                match = min(int(places[place, MATCH]) + depth, LENGTHS - 1)
+                if kind == PLAIN and match > longest:
+                    longest = match
+                vote = model[int(places[place, VOTES]) + match]
+                vote *= model[DEPTHS + kind * DEPTH_CLASSES + depth_class]
+                scores[group, SUM] += weights[place] * vote
+                places[place, CHAIN] = groups[group, MEMBERS]
+                groups[group, MEMBERS] = place
+                page = at >> page_bits
+                if (at & mask) + 1 < pages[page, USED]:
+                    places[place, AT] = at + 1
+                elif pages[page, NEXT] != NONE:
+                    places[place, AT] = int(pages[page, NEXT]) << page_bits
+                else:
+                    places[place, AT] = places[place, RESTART]
+            place = following
+        total = recent * model[ESCAPE + depth_class * LENGTHS + longest]
+        total *= model[WIDTH + min(stop - start, WIDTHS - 1)]
+        for group in range(start, stop):
+            total += scores[group, SUM]
+        for group in range(start, stop):
+            scores[group, PATH] = path * scores[group, SUM] / total
+        size = _push(groups, scores, size, start, stop)
+        if size == 0 or count == nodes.shape[1]:
             return count
-        top = _pop(heap, size, paths)
+        top = _pop(groups, scores, size)
         size -= 1
-        node = count
-        path = paths[top]
-        depth = int(groups[top, DEPTH])
-        members = int(groups[top, MEMBERS])
+        node, path = count, scores[top, PATH]
+        depth, place = int(groups[top, DEPTH]), int(groups[top, MEMBERS])
         nodes[0, node] = groups[top, TOKEN]
         nodes[1, node] = groups[top, PARENT]
-        probs[node] = path
+        scores[node, NODE_PATH] = path
         count += 1
 
 
@@ -285,7 +261,7 @@ def _recent_class(accepted: int) -> int:
 
 
 @kernel
-def _draft_class(places: LongArray, num_places: int) -> int:
+def _draft_class(places: IntArray, num_places: int) -> int:
     """Sort a draft by its longest plain match into the five classes of the calibration."""
     longest = 0
     for place in range(num_places):
@@ -297,11 +273,9 @@ def _draft_class(places: LongArray, num_places: int) -> int:
 @kernel
 def grow(
     arena: IntArray,
-    model: FloatArray,
+    floats: FloatArray,
     knots: FloatArray,
     batch: IntArray,
-    places: LongArray,
-    weights: FloatArray,
     max_depth: int,
     nodes: IntArray,
     probs: SingleArray,
@@ -310,23 +284,21 @@ def grow(
 
     Args:
         arena: the pool; the rows keep the draft, until the committed tokens come.
-        model: ``(NUM_WEIGHTS,)`` float64, the tables of weights.
+        floats: ``(NUM_WEIGHTS + num_rows * max_places,)`` float64: the tables of weights, and the
+            places' weights.
         knots: ``(num_classes, KNOTS + 1)`` float64, the calibration's maps.
         batch: ``(num_requests, REQUEST_FIELDS)`` int32; the numbers of nodes are written.
-        places: ``(max_requests, max_places, PLACE_FIELDS)`` int64, mutated.
-        weights: ``(max_requests, max_places)`` float64.
         max_depth: the deepest level of the trees.
         nodes: ``(num_requests, 2, max_nodes)`` int32, overwritten: token ids and parents.
         probs: ``(num_requests, max_nodes)`` float32, overwritten: path probabilities.
     """
     views = _views(arena)
-    _, _, rows, drafts = views
+    _, _, rows, drafts, places = views
+    weights = floats[NUM_WEIGHTS:].reshape((places.shape[0], places.shape[1]))
     page_bits = int(arena[PAGE_BITS])
     max_nodes = probs.shape[1]
     groups = np.empty((places.shape[1] + max_nodes + 1, GROUP_FIELDS), np.int64)
-    heap = np.empty(groups.shape[0], np.int64)
-    sums = np.empty((2, groups.shape[0]), np.float64)
-    raw = np.empty(max_nodes, np.float64)
+    scores = np.empty((groups.shape[0], SCORE_FIELDS), np.float64)
     for i in range(batch.shape[0]):
         batch[i, DRAFTED] = 0
         row = int(batch[i, ROW])
@@ -335,15 +307,16 @@ def grow(
         recent = 5 * _recent_class(int(rows[row, ACCEPTED]))
         recent += _recent_class(int(rows[row, ACCEPTED_BEFORE]))
         found = int(batch[i, FOUND])
-        draft_class = _draft_class(places[i], found)
+        draft_class = _draft_class(places[row], found)
         count = _grow(
-            views, page_bits, model, recent, places[i, :found], weights[i, :found], groups, heap,
-            sums, max_depth, nodes[i], raw,
+            views, page_bits, floats, floats[RECENT + recent], places[row, :found],
+            weights[row, :found], groups, scores, max_depth, nodes[i],
         )  # fmt: skip
         for node in range(count):
-            knot = min(int(raw[node] * KNOTS), KNOTS - 1)
+            path = scores[node, NODE_PATH]
+            knot = min(int(path * KNOTS), KNOTS - 1)
             low = knots[draft_class, knot]
-            part = raw[node] * KNOTS - knot
+            part = path * KNOTS - knot
             value = low + part * (knots[draft_class, knot + 1] - low)
             parent = int(nodes[i, 1, node])
             # Rounding must not lift a child above its parent.
@@ -352,7 +325,7 @@ def grow(
         for node in range(kept):
             drafts[row, DRAFT_FIELDS * node] = nodes[i, 0, node]
             drafts[row, DRAFT_FIELDS * node + 1] = nodes[i, 1, node]
-            drafts[row, DRAFT_FIELDS * node + 2] = int(raw[node] * PROBABILITY_UNIT)
+            drafts[row, DRAFT_FIELDS * node + 2] = int(scores[node, NODE_PATH] * PROBABILITY_UNIT)
         rows[row, DRAFT_SIZE] = kept
         rows[row, DRAFT_CLASS] = draft_class
         batch[i, DRAFTED] = count
@@ -362,6 +335,6 @@ def compile_kernels() -> None:
     """Compile the kernel that Python calls, for its one signature."""
     compile_once(
         grow,
-        "void(int32[::1], float64[::1], float64[:,::1], int32[:,::1], int64[:,:,::1],"
-        " float64[:,::1], int64, int32[:,:,::1], float32[:,::1])",
+        "void(int32[::1], float64[::1], float64[:,::1], int32[:,::1], int64, int32[:,:,::1],"
+        " float32[:,::1])",
     )

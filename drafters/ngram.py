@@ -94,11 +94,11 @@ class NgramDrafter:
         for module in (pool, finder, grower):
             module.compile_kernels()
         self._arena, self._rows = _new_arena(self.config)
-        self._model = make_model()
+        num_weights = len(self._rows) * self.config.max_places
+        self._floats = np.concatenate((make_model(), np.zeros(num_weights)))
         self._calibration = Calibration(grower.NUM_CLASSES, pool.KNOTS + 1)
         self._drafts_until_refit = _DRAFTS_A_REFIT
-        self._places = np.empty((0, self.config.max_places, finder.PLACE_FIELDS), np.int64)
-        self._weights = np.empty((0, self.config.max_places), np.float64)
+        self._batch = np.empty((0, finder.REQUEST_FIELDS), np.int32)
         self._row_of: dict[RequestId, int] = {}
         self._free_rows = list(range(len(self._rows)))[::-1]
         self._namespaces: dict[str, int] = {}
@@ -158,33 +158,25 @@ class NgramDrafter:
         num_requests = len(request_ids)
         if num_requests == 0 or max_nodes == 0 or max_depth == 0:
             return [CandidateTree.empty()] * num_requests
-        batch = np.empty((num_requests, finder.REQUEST_FIELDS), np.int32)
-        batch[:, finder.ROW] = [self._row_of.get(r, pool.NONE) for r in request_ids]
-        if len(self._places) < num_requests:
-            self._places = np.empty((num_requests, *self._places.shape[1:]), np.int64)
-            self._weights = np.empty((num_requests, self.config.max_places), np.float64)
+        if len(self._batch) != num_requests:
+            self._batch = np.empty((num_requests, finder.REQUEST_FIELDS), np.int32)
+        batch = self._batch
+        for i, request_id in enumerate(request_ids):
+            batch[i, finder.ROW] = self._row_of.get(request_id, pool.NONE)
         self._drafts_until_refit -= num_requests
         if self._drafts_until_refit < 0:
             self._calibration.refit()
             self._drafts_until_refit = _DRAFTS_A_REFIT
-        finder.search(self._arena, self._model, batch, self._places, self._weights)
         nodes = np.empty((num_requests, 2, max_nodes), np.int32)
         probs = np.empty((num_requests, max_nodes), np.float32)
-        grower.grow(
-            self._arena,
-            self._model,
-            self._calibration.knots,
-            batch,
-            self._places,
-            self._weights,
-            max_depth,
-            nodes,
-            probs,
-        )
-        return [
-            CandidateTree(nodes[i, 0, :n], nodes[i, 1, :n], probs[i, :n])
-            for i, n in enumerate(batch[:, finder.DRAFTED].tolist())
-        ]
+        finder.search(self._arena, self._floats, batch)
+        knots = self._calibration.knots
+        grower.grow(self._arena, self._floats, knots, batch, max_depth, nodes, probs)
+        trees = []
+        for i in range(num_requests):
+            size = batch[i, finder.DRAFTED]
+            trees.append(CandidateTree(nodes[i, 0, :size], nodes[i, 1, :size], probs[i, :size]))
+        return trees
 
     def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
         """Do nothing: the committed tokens, which ``extend`` brings, say all that is used."""
@@ -224,7 +216,8 @@ def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray]:
     )
     rows_stop = rows_start + num_rows * pool.ROW_FIELDS
     # Zeros come from the system untouched: what is never used takes no memory.
-    arena = np.zeros(rows_stop + num_rows * pool.MAX_DRAFT * pool.DRAFT_FIELDS, np.int32)
+    row_room = pool.MAX_DRAFT * pool.DRAFT_FIELDS + config.max_places * pool.PLACE_FIELDS
+    arena = np.zeros(rows_stop + num_rows * row_room, np.int32)
     page_bits = config.page_size.bit_length() - 1
     header = {
         pool.NUM_PAGES: num_pages,

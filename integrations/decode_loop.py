@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..drafters import CandidateTree, Feedback, RequestId
-from ..verifier import NodeBudget, TreeForward, walk
+from ..verifier import NodeBudget, TreeForward, WalkResult, walk
+from ..verifier.rejection import PositionChance, TreeDraft, verify_by_rejection
 from .decode_row import DecodeRow
 from .draft_guard import DraftGuard
 from .statistics import GenerationStatistics, StepReport
@@ -112,7 +113,7 @@ class DecodeLoop:
         rounded = logits.float() if logits.dtype == torch.float64 else logits
         choices = rounded.argmax(-1).tolist()
         for row, tree, row_logits, row_choices in zip(rows, trees, logits, choices, strict=True):
-            result = walk(tree, _chooser(row, row_logits, row_choices), _emitter(row))
+            result = _verify(row, tree, row_logits, row_choices)
             report = StepReport(
                 row.index, tuple(result.token_ids), len(result.accepted), tree.num_nodes
             )
@@ -152,11 +153,20 @@ class DecodeLoop:
         self.statistics.draft_seconds += time.perf_counter() - begin
 
 
+def _verify(row: DecodeRow, tree: CandidateTree, logits: Tensor, choices: list[int]) -> WalkResult:
+    """Emit one step's tokens by the rule that fits the draft and the row."""
+    if tree.draft_probs is None or row.key is None:
+        # A greedy target is a point mass, for which the walk is exact however a draft was made.
+        return walk(tree, _chooser(row, logits, choices), lambda token, _: row.emit(token))
+    return verify_by_rejection(
+        TreeDraft(tree),
+        lambda node: row.target_probs(logits[node + 1]),
+        PositionChance(row.key, row.position),
+        lambda token, _: row.emit(token),
+    )
+
+
 def _chooser(row: DecodeRow, logits: Tensor, choices: list[int]) -> Callable[[int], int]:
     if row.takes_argmax:
         return lambda node: choices[node + 1]
     return lambda node: row.choose(logits[node + 1])
-
-
-def _emitter(row: DecodeRow) -> Callable[[int, int], bool]:
-    return lambda token, node: row.emit(token)

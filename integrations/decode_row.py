@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..verifier import NoiseKey, choose_token
+from ..verifier.rejection import FloatArray64
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 Criterion = Callable[[Tensor, tuple[Tensor, ...] | None], Tensor]
@@ -72,13 +73,19 @@ class DecodeRow:
     scores: list[Tensor] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
     finish_reason: str | None = None
+    _raw: Tensor = field(init=False)  # (1, vocab_size), of the token that is chosen now
+
+    @property
+    def position(self) -> int:
+        """Absolute position of the next token, padding excluded."""
+        return self.length - self.num_padding
 
     @property
     def room(self) -> int:
         """Tokens that may still be emitted."""
         return min(
             self.rules.max_length - self.length,
-            self.rules.max_context - (self.length - self.num_padding),
+            self.rules.max_context - self.position,
         )
 
     @property
@@ -92,28 +99,41 @@ class DecodeRow:
         Args:
             logits: ``(vocab_size,)``, the target's row after the history's last token.
         """
+        return choose_token(self._process(logits), self.key, self.position)
+
+    def target_probs(self, logits: Tensor) -> FloatArray64:
+        """Return ``(vocab_size,)`` float64: p of the next token, after all processors.
+
+        Args:
+            logits: ``(vocab_size,)``, the target's row after the history's last token.
+        """
+        probs: FloatArray64 = torch.softmax(self._process(logits).double(), -1).cpu().numpy()
+        return probs
+
+    def emit(self, token: int) -> bool:
+        """Commit one token and say whether the row goes on."""
+        if self.recording.logprobs:
+            self.logprobs.append(float(torch.log_softmax(self._raw[0], -1)[token]))
+        self.history[0, self.length] = token
+        self.length += 1
+        self.token_ids.append(token)
+        self.finish_reason = self._reason(token)
+        return self.finish_reason is None
+
+    def _process(self, logits: Tensor) -> Tensor:
+        """Return the processed scores, in float32 as plain decoding in transformers has them."""
         raw = logits[None].float()
         scores = raw
         if self.processors:
             scores = raw.clone()
             for process in self.processors:
                 scores = process(self.history[:, : self.length], scores)
-        token = choose_token(scores[0], self.key, self.length - self.num_padding)
-        if self.recording.logprobs:
-            self.logprobs.append(float(torch.log_softmax(raw[0], -1)[token]))
+        self._raw = raw
         if self.recording.scores:
             self.scores.append(scores)
         if self.recording.logits:
             self.logits.append(raw.clone())
-        return token
-
-    def emit(self, token: int) -> bool:
-        """Commit one token and say whether the row goes on."""
-        self.history[0, self.length] = token
-        self.length += 1
-        self.token_ids.append(token)
-        self.finish_reason = self._reason(token)
-        return self.finish_reason is None
+        return scores[0]
 
     def _reason(self, token: int) -> str | None:
         reasons = ["eos"] if token in self.rules.eos_token_ids else []

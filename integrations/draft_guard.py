@@ -114,8 +114,11 @@ class DraftGuard:
             raise ValueError(f"expected at most {max_nodes} nodes, got {tree.num_nodes}")
         if tree.num_nodes and int(tree.depths().max()) > max_depth:
             raise ValueError(f"expected depth at most {max_depth}, got {int(tree.depths().max())}")
-        if tree.draft_probs is not None:
-            raise ValueError("expected a deterministic draft, got one with draft_probs")
+        if tree.draft_probs is not None and tree.draft_probs.shape[1:] != (self._vocab_size,):
+            raise ValueError(
+                f"expected draft_probs rows of {self._vocab_size} entries, got shape "
+                f"{tree.draft_probs.shape}"
+            )
 
     def _call(self, request_id: RequestId, action: Callable[[], None]) -> None:
         try:

@@ -139,7 +139,8 @@ class NodeBudget:
             ordered = np.sort(tree.probs.astype(np.float64))[::-1]
             gains[: ordered.size] += self.correction(row) * ordered
         num_nodes = choose_num_nodes(gains, len(rows), self.costs.relative(widest + 1))
-        return [tree.cut(num_nodes) for tree in trees]
+        # Dropping sampled nodes because of what was sampled would bias the output.
+        return [tree if tree.draft_probs is not None else tree.cut(num_nodes) for tree in trees]
 
     def record(self, row: int, tree: CandidateTree, num_accepted: int) -> None:
         """Compare what a verified tree promised with what the target accepted.

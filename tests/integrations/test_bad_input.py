@@ -159,9 +159,9 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "too many nodes": (lambda: raw(list(range(20)), [-1] * 20), "at most 16 nodes, got 20"),
     "repeated sibling": (lambda: raw([1, 1], [-1, -1]), "distinct siblings"),
     "probabilities grow": (lambda: raw([1, 2], [-1, 0], [0.1, 0.9]), "never grow"),
-    "stochastic": (
-        lambda: CandidateTree.from_arrays([1], [-1], [1.0], np.full((1, 48), 1 / 48)),
-        "deterministic draft",
+    "narrow draft_probs": (
+        lambda: CandidateTree.from_arrays([1], [-1], [1.0], np.full((1, 47), 1 / 47)),
+        "draft_probs rows of 48 entries",
     ),
 }
 

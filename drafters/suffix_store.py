@@ -44,7 +44,7 @@ class SuffixConfig:
     max_namespace_bytes: int = 1 << 28
     num_segments: int = 4
     slice_tokens: int = 2048
-    shared_slice_tokens: int = 256
+    shared_slice_tokens: int = 128
 
     def __post_init__(self) -> None:
         """Check the settings.

@@ -266,7 +266,7 @@ def verdict(mutant: Mutant, right: list[tuple[float, float]]) -> dict[str, objec
 
 def main() -> int:
     """Print the list; fail when a mutant survives."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="list mutants of the acceptance rules")
     parser.add_argument("--json", type=Path, help="where the list is written")
     arguments = parser.parse_args()
     right = {module: outcomes(load_rule(None, module), module) for module in (REJECTION, BLOCK)}

@@ -52,6 +52,7 @@ def demo(
     if json_out not in (None, "-") and not Path(str(json_out)).absolute().parent.is_dir():
         fail(f"expected --json to be a file in a folder that exists, got {json_out}")
     model, tokenizer = load("default", "float32")
+    from .integrations.default_model import MODEL_TITLE
     from .integrations.generation import DEFAULT_DRAFTER
     from .workbench.comparison import Comparison
 
@@ -59,8 +60,9 @@ def demo(
     comparison = Comparison(model, drafter, max_new_tokens)
     console = messages if json_out == "-" else output
     console.print(
-        f"SmolLM2-135M-Instruct, float32, greedy, drafter [bold]{drafter}[/]. "
-        f"[{DRAFTED_STYLE}]Green[/]: tokens that were drafted and that the model confirmed."
+        f"{MODEL_TITLE}, float32, greedy, drafter [bold]{drafter}[/]. It is a small model: "
+        f"watch its speed, not its wit.\n[{DRAFTED_STYLE}]Green[/]: tokens that were drafted and "
+        "that the model confirmed."
     )
     answers = {}
     for prompt in prompts:
@@ -115,7 +117,7 @@ def _table(results: list[ArmResult], num_rounds: int) -> Table:
     title += "one run each" if num_rounds == 1 else f"medians of {num_rounds} interleaved runs"
     table = Table(title=title, title_justify="left", title_style="dim")
     table.add_column("")
-    for column in ("tokens/s", "tokens per step", "accepted", "speed-up", "same text"):
+    for column in ("tokens/s", "tokens/step", "accepted", "speed-up", "same text"):
         table.add_column(column, justify="right")
     for result in results:
         accepted = f"{result.accepted} of {result.drafted}" if result.drafted else "-"

@@ -1,7 +1,7 @@
 """Six prompts of everyday work: three code edits, two answers from a text, one chat.
 
-The default model copies from the prompt in the edits and in the answers from a text, mostly as it
-should and sometimes not, as small models do.
+Picked so that the default model really repeats the prompt in the edits and in the answers from a
+text, as larger models do there with harder tasks. It is small: not all that it answers is right.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DemoPrompt:
 
 
 _CODE1 = """\
-Add a one-line docstring to every function in this Python file and return the complete file.
+Clean up this Python file where needed and return the complete updated file.
 
 ```python
 def celsius_to_fahrenheit(degrees):
@@ -62,7 +62,7 @@ def summarize(readings):
 ```"""
 
 _CODE2 = """\
-Rename the variable `basket` to `cart` in this Python file and return the complete updated file.
+Format the receipt more nicely in this Python file and return the complete updated file.
 
 ```python
 def parse_item(line):
@@ -97,7 +97,7 @@ def print_receipt(basket):
 ```"""
 
 _CODE3 = """\
-Add type hints to all functions in this Python file and return the whole file.
+Check this Python file for mistakes and return the complete corrected file.
 
 ```python
 import time

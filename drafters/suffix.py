@@ -103,7 +103,8 @@ class SuffixDrafter:
                 self._extend_now(request, tokens)
             else:
                 self._store.append(request, tokens)
-            request.segments.ingest(self.config.shared_slice_tokens)
+            # Faster than texts come in, so that the queue empties whatever a step brings.
+            request.segments.ingest(max(self.config.shared_slice_tokens, 2 * tokens.size))
 
     def propose(
         self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int

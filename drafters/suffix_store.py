@@ -32,7 +32,8 @@ class SuffixConfig:
         max_namespace_bytes: the most that a namespace's finished texts take; oldest out.
         num_segments: in how many parts they are dropped.
         slice_tokens: tokens of long prompts that one call indexes at most.
-        shared_slice_tokens: tokens of finished texts that one call indexes at most.
+        shared_slice_tokens: tokens of finished texts that one call indexes at most, unless it
+            brings more than half as many itself.
     """
 
     max_context: int = 64

@@ -1,0 +1,82 @@
+"""Edit a file: the answer repeats most of the prompt, so most of it is drafted.
+
+    python examples/edit_file.py
+    python examples/edit_file.py my_module.py --task "Add type hints."
+
+The answer goes to the output, the statistics beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import freedraft
+from freedraft.integrations.default_model import load_default_model
+
+SAMPLE = """\
+def read_prices(path):
+    prices = {}
+    with open(path) as handle:
+        for line in handle:
+            name, price = line.strip().split(",")
+            prices[name] = float(price)
+    return prices
+
+
+def cheapest(prices):
+    best = None
+    for name in prices:
+        if best is None or prices[name] < prices[best]:
+            best = name
+    return best
+
+
+def average(prices):
+    if not prices:
+        raise ValueError("expected at least one price")
+    return sum(prices.values()) / len(prices)
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the options, generate, print."""
+    parser = argparse.ArgumentParser(description="Edit a file with the default model.")
+    parser.add_argument("file", nargs="?", type=Path, help="a text file; a sample when absent")
+    parser.add_argument("--task", default="Rename the variable `prices` to `catalog`.")
+    parser.add_argument("--max-new-tokens", type=int, default=256)
+    options = parser.parse_args(arguments)
+    source = SAMPLE if options.file is None else options.file.read_text(encoding="utf-8")
+
+    model, tokenizer = load_default_model()
+    request = f"{options.task} Return the complete file.\n\n```\n{source}```"
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": request}],
+        add_generation_prompt=True,
+        return_dict=True,
+        return_tensors="pt",
+    )
+    result = freedraft.generate(
+        model,
+        prompt["input_ids"],
+        tokenizer=tokenizer,
+        max_new_tokens=options.max_new_tokens,
+        return_dict=True,
+    )
+    assert isinstance(result, freedraft.GenerationResult)  # asked for with return_dict
+    assert result.texts is not None  # a tokenizer was given
+
+    print(result.texts[0])
+    counts = result.statistics
+    print(
+        f"{counts.emitted} tokens in {counts.steps} steps: {counts.tokens_per_step:.2f} a step, "
+        f"{counts.tokens_per_second:.1f} a second, {counts.acceptance_rate:.0%} of "
+        f"{counts.drafted} drafted tokens accepted",
+        file=sys.stderr,
+    )
+
+
+if __name__ == "__main__":
+    main()

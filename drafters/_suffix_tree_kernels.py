@@ -125,9 +125,8 @@ def _vote(
 
 @kernel
 def _ask(
-    arena: IntArray, base: int, source: int, state: int, length: int, at_end: bool, mass: float,
-    least: float, trust: DoubleArray, cell: int, pool: LongArray, probs: DoubleArray, first: int,
-    num: int,
+    arena: IntArray, base: int, source: int, state: int, length: int, mass: float, least: float,
+    trust: DoubleArray, cell: int, pool: LongArray, probs: DoubleArray, first: int, num: int,
 ) -> tuple[int, float]:  # fmt: skip
     """Spend a part of ``mass`` on what followed one context.
 
@@ -137,7 +136,6 @@ def _ask(
         source: the source's column.
         state: the context's state there, not the root.
         length: the context's length.
-        at_end: whether the context ends the text, so that its last occurrence has no continuation.
         mass: the probability left to spend.
         least: smaller votes are not cast.
         trust: float64, the trust table, flat.
@@ -160,7 +158,7 @@ def _ask(
     branches = base + arena[base + BRANCH_AT]
     row = branches + BRANCH_ROW * (-1 - state)
     count, latest = int(arena[row + COUNT]), int(arena[row + LAST])
-    if at_end:
+    if latest + 1 == arena[base + NUM_PREFIX]:  # the text ends there: nothing followed yet
         count, latest = count - 1, int(arena[row + PREVIOUS])
     degree = int(arena[row + DEGREE])
     if degree == 0 or count <= 0:
@@ -189,9 +187,8 @@ def _ask(
 
 @kernel
 def _expand(
-    arena: IntArray, bases: LongArray, kinds: LongArray, states: LongArray, at_end: bool,
-    floor: float, trust: DoubleArray, groups: LongArray, pool: LongArray, probs: DoubleArray,
-    first: int,
+    arena: IntArray, bases: LongArray, kinds: LongArray, states: LongArray, floor: float,
+    trust: DoubleArray, groups: LongArray, pool: LongArray, probs: DoubleArray, first: int,
 ) -> int:  # fmt: skip
     """Write what may follow one node, with probabilities given the node; return how many.
 
@@ -201,7 +198,6 @@ def _expand(
         kinds: ``(num_sources,)`` int64, 0 for the request's own text, 1 for earlier texts.
         states: ``(2 * num_sources,)`` int64, the node's state and matched length in each source;
             overwritten.
-        at_end: whether the node is the root, the end of the own text.
         floor: contexts are asked while more than this probability is left.
         trust: ``(2, 2, num_groups, NUM_SHAPES)`` float64, flat: own text or earlier ones, first
             context asked or a later one, group of lengths, shape.
@@ -227,8 +223,8 @@ def _expand(
         state, kind, base = states[2 * source], kinds[source], bases[source]
         cell = (2 * kind + later) * table_size + groups[length] * NUM_SHAPES
         num, spent = _ask(
-            arena, base, source, state, length, at_end and kind == 0, mass, floor * FRACTION,
-            trust, cell, pool, probs, first, num,
+            arena, base, source, state, length, mass, floor * FRACTION, trust, cell, pool, probs,
+            first, num,
         )  # fmt: skip
         if spent > 0.0:
             mass -= spent
@@ -302,7 +298,7 @@ def _draft(
     while True:
         if depth < max_depth and path > cut:
             fresh = _expand(
-                arena, bases, kinds, states, node < 0, cut / path, trust, groups, rows, probs, used
+                arena, bases, kinds, states, cut / path, trust, groups, rows, probs, used
             )
             for child in range(used, used + fresh):
                 if probs[child] * path < cut or rows[child, TOKEN] < 0:
@@ -379,12 +375,12 @@ def compile_kernels() -> None:
     )
     compile_once(
         _ask,
-        "Tuple((int64, float64))(int32[::1], int64, int64, int64, int64, boolean, float64, "
+        "Tuple((int64, float64))(int32[::1], int64, int64, int64, int64, float64, "
         "float64, float64[::1], int64, int64[:,:], float64[::1], int64, int64)",
     )
     compile_once(
         _expand,
-        "int64(int32[::1], int64[::1], int64[::1], int64[::1], boolean, float64, float64[::1], "
+        "int64(int32[::1], int64[::1], int64[::1], int64[::1], float64, float64[::1], "
         "int64[::1], int64[:,:], float64[::1], int64)",
     )
     compile_once(_enqueue, "int64(int64[::1], int64, float64[::1], int64)")

@@ -70,9 +70,7 @@ def _shape_of(count: int, degree: int) -> int:
 
 
 @kernel
-def _share_of(
-    arena: IntArray, base: int, state: int, at_end: bool, token: int
-) -> tuple[int, float]:
+def _share_of(arena: IntArray, base: int, state: int, token: int) -> tuple[int, float]:
     """Return the shape of a context's counts and the share of its trust that ``token`` gets.
 
     The shape is -1 where nothing followed.
@@ -83,7 +81,7 @@ def _share_of(
     branches = base + arena[base + BRANCH_AT]
     row = branches + BRANCH_ROW * (-1 - state)
     count, latest = int(arena[row + COUNT]), int(arena[row + LAST])
-    if at_end:
+    if latest + 1 == arena[base + NUM_PREFIX]:
         count, latest = count - 1, int(arena[row + PREVIOUS])
     degree = int(arena[row + DEGREE])
     if degree == 0 or count <= 0:
@@ -140,7 +138,7 @@ def learn(
         if lengths[source] >= length:
             lengths[source] = length  # the state was split since: ask the one that took over
             continue
-        shape, share = _share_of(arena, base, state, source == 0, token)
+        shape, share = _share_of(arena, base, state, token)
         if shape >= 0:
             table = 2 * min(source, 1) + min(asked, 1)
             cells[asked] = (table * trust.shape[2] + groups[length]) * trust.shape[3] + shape
@@ -166,7 +164,7 @@ def compile_kernels() -> None:
     compile_once(_length_of, "int64(int32[::1], int64, int64)")
     compile_once(_token_after, "int64(int32[::1], int64, int64)")
     compile_once(_shape_of, "int64(int64, int64)")
-    compile_once(_share_of, "Tuple((int64, float64))(int32[::1], int64, int64, boolean, int64)")
+    compile_once(_share_of, "Tuple((int64, float64))(int32[::1], int64, int64, int64)")
     compile_once(
         learn,
         "void(int32[::1], int64[:,::1], int64, float64, float64[:,:,:,::1], int64[::1])",

@@ -37,6 +37,8 @@ from .tree import CandidateTree, IntArray
 __all__ = ["SuffixConfig", "SuffixDrafter"]
 
 SNAPSHOT_KIND = "suffix"
+MAX_LEARNING_TOKENS = 32
+"""One token speaks for a whole step when the drafter learns, but not for more than these."""
 
 LongArray = npt.NDArray[np.int64]
 DoubleArray = npt.NDArray[np.float64]
@@ -218,7 +220,7 @@ class SuffixDrafter:
         place = (self._draw >> 8) % tokens.size
         reached = kernels.extend(array, cursor, tokens, 0, place) if place else 0
         if reached == place:
-            rate = self.config.learning_rate * tokens.size
+            rate = self.config.learning_rate * min(tokens.size, MAX_LEARNING_TOKENS)
             trust_kernels.learn(array, cursor, int(tokens[place]), rate, self._trust, self._groups)
             reached = kernels.extend(array, cursor, tokens, place, tokens.size)
         if reached < tokens.size:

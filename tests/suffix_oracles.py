@@ -68,22 +68,21 @@ class NaiveMixer:
             for source, text in enumerate(self.texts)
         ]
 
-    def ask(
-        self, source: int, context: Context, at_end: bool
-    ) -> tuple[int, list[tuple[int, float]]]:
+    def ask(self, source: int, context: Context) -> tuple[int, list[tuple[int, float]]]:
         """The shape of a context's counts and its votes, of sum 1 at most; shape -1 where none."""
         text = self.texts[source]
-        places = endings(text, context)
-        if at_end:
-            places = places[:-1]
         counts = continuations(text, context)
+        places = endings(text, context)
+        once = len(places) == 1
+        if places[-1:] == [len(text)]:  # nothing followed yet
+            places = places[:-1]
         if not counts or not places:
             return -1, []
-        if len(places) == 1 and not at_end:
+        if once:
             return 0, [(token, 1.0) for token in counts]
         total = float(len(places))
         votes = [(token, float(count)) for token, count in counts.items()]
-        latest = text[places[-1]] if places[-1] < len(text) else BARRIER
+        latest = text[places[-1]]
         if latest != BARRIER:
             votes.insert(0, (latest, 1.0))
             total += 1.0
@@ -98,7 +97,7 @@ class NaiveMixer:
         return ()
 
     def expand(
-        self, contexts: list[Context], at_end: bool, floor: float
+        self, contexts: list[Context], floor: float
     ) -> list[tuple[int, float, list[Context]]]:
         """Tokens that may follow, in order of their first vote: token, probability, contexts."""
         contexts = [context[-self.max_context :] for context in contexts]
@@ -110,7 +109,7 @@ class NaiveMixer:
             context = contexts[source]
             if not context:
                 break
-            shape, votes = self.ask(source, context, at_end and source == 0)
+            shape, votes = self.ask(source, context)
             if shape >= 0:
                 weight = self.trust[min(source, 1), later, self.groups[len(context)], shape]
                 for token, share in votes:
@@ -135,7 +134,7 @@ class NaiveMixer:
         while len(nodes) < max_nodes:
             room = max_nodes - len(nodes)
             if len(path) < max_depth and prob > cut:
-                for token, share, below in self.expand(contexts, not path, cut / prob):
+                for token, share, below in self.expand(contexts, cut / prob):
                     if prob * share >= cut:
                         waiting.append((prob * share, (*path, token), below))
                         cut = self.raised(cut, waiting, room)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from suffix_oracles import BARRIER, NaiveMixer
@@ -203,6 +203,8 @@ def test_trees_outlive_the_next_call() -> None:
     assert paths_of(tree) == before
 
 
+@example([0] * 300, 3)
+@example([0, 1, 2] * 50, 7)
 @given(st.lists(st.integers(0, 3), max_size=300), st.integers(1, 40))
 @settings(max_examples=60 if COMPILED else 6, deadline=None)
 def test_slices_end_up_where_one_piece_does(text: list[int], slice_tokens: int) -> None:

@@ -5,6 +5,9 @@
 #
 #   benchmarks/gpu.sh               on a machine with a CUDA device, torch and Triton
 #   benchmarks/gpu.sh --cpu-smoke   the same scripts at toy sizes: does all of it run?
+#
+# TOKENS names a file of recorded requests in tokens (see gpu_end_to_end.py prepare); without it the
+# requests are synthetic.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -36,5 +39,7 @@ else
     [ ${#small[@]} -gt 0 ] || status=1
 fi
 run "step cost" $python benchmarks/gpu_step_cost.py --json "$out/${name}_step_cost.json" "${small[@]}"
+run "end to end" $python benchmarks/gpu_end_to_end.py run --json "$out/${name}_end_to_end.json" \
+    "${small[@]}" ${TOKENS:+--tokens "$TOKENS"}
 echo "== done ($SECONDS s), results in $out, status $status"
 exit $status

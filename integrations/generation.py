@@ -106,9 +106,9 @@ def generate(
             streamer.put(input_ids.cpu())
             streamer.end()
         return GenerationResult.of_nothing(input_ids) if return_dict else input_ids
-    config, options = _split_config(model, generation_config, options)
     if return_dict:
-        config.return_dict_in_generate = True
+        options["return_dict_in_generate"] = True
+    config, options = _split_config(model, generation_config, options)
     criteria = StoppingCriteriaList(stopping_criteria or [])
     if config.stop_strings is not None:
         if tokenizer is None:

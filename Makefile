@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# For the GPU kernels' tests in the interpreter; a CUDA build of torch brings the Triton it fits.
+TRITON := "triton>=3.9,<4"
 
 # Waiting threads sleep instead of spinning: on shared cores that is worth up to a factor of eight.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -23,6 +25,7 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[transformers,plot,dev]"
+	$(BIN)/python -c "import triton" 2>/dev/null || $(BIN)/python -m pip install --quiet $(TRITON)
 	touch $(READY)
 
 # Links through which type checkers see the mapped folders as one package.
@@ -53,6 +56,7 @@ test-wheel: setup
 	$(PYTHON) -m venv .venv-wheel
 	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[transformers,plot,dev]"
+	.venv-wheel/bin/python -c "import triton" 2>/dev/null || .venv-wheel/bin/python -m pip install --quiet $(TRITON)
 	.venv-wheel/bin/python -m pytest -m "not model" -q
 
 clean:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from .base import Drafter
 
-DRAFTER_NAMES = ("ngram", "suffix")
+DRAFTER_NAMES = ("ngram", "suffix", "edit", "blend")
+BLEND_SOURCES = ("ngram", "suffix", "edit")
+"""What the blend of that name is made of."""
 NO_DRAFTER = "none"
 """Stands for plain decoding where a drafter's name is expected."""
 
@@ -24,4 +26,12 @@ def create_drafter(name: str) -> Drafter:
         from .suffix import SuffixDrafter
 
         return SuffixDrafter()
+    if name == "edit":
+        from .edit import EditDrafter
+
+        return EditDrafter()
+    if name == "blend":
+        from .blend import BlendDrafter
+
+        return BlendDrafter([create_drafter(part) for part in BLEND_SOURCES])
     raise ValueError(f"expected a drafter among {', '.join(DRAFTER_NAMES)}, got {name!r}")

@@ -11,6 +11,8 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is first imported
 
 # Time limits would make tests depend on the machine; in CI the same examples are tried each time.
 settings.register_profile("everywhere", deadline=None, derandomize=bool(os.environ.get("CI")))

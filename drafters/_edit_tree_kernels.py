@@ -296,7 +296,7 @@ def grow(
         prob = weights[best, BEST]
         first = groups[best, FIRST]
         parent = groups[best, PARENT]
-        depth = 1 if parent < 0 else depths[parent] + 1
+        depth = 1 if parent < 0 else int(depths[parent]) + 1
         nodes[0, node] = groups[best, TOKEN]
         nodes[1, node] = parent
         probs[node] = prob

@@ -271,7 +271,7 @@ def test_it_is_a_drafter_with_compiled_kernels() -> None:
             source_kernels.find_sources,
             tree_kernels.grow_trees,
         ):
-            assert len(kernel.signatures) == 1
+            assert len(getattr(kernel, "signatures")) == 1  # noqa: B009
 
 
 def test_unknown_requests_and_empty_budgets_draft_nothing() -> None:

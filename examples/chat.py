@@ -44,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     messages: list[dict[str, str]] = []
     for line in turns(options.say):
         messages.append({"role": "user", "content": line})
-        prompt = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
-        )
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        # The template has written the special tokens already.
+        prompt = tokenizer(str(text), add_special_tokens=False, return_tensors="pt")
         result = freedraft.generate(
             model,
             prompt["input_ids"],

@@ -52,12 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     model, tokenizer = load_default_model()
     request = f"{options.task} Return the complete file.\n\n```\n{source}```"
-    prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": request}],
-        add_generation_prompt=True,
-        return_dict=True,
-        return_tensors="pt",
-    )
+    turn = [{"role": "user", "content": request}]
+    text = str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
+    # The template has written the special tokens already.
+    prompt = tokenizer(text, add_special_tokens=False, return_tensors="pt")
     result = freedraft.generate(
         model,
         prompt["input_ids"],

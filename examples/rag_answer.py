@@ -35,18 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     model, tokenizer = load_default_model()
     context = "\n\n".join(PASSAGES)
-    requests = [
-        f"Answer by quoting from the text.\n\n{context}\n\nQuestion: {question}"
-        for question in questions
-    ]
-    # Prompts of different lengths make one batch: padding goes to the left.
-    prompts = tokenizer.apply_chat_template(
-        [[{"role": "user", "content": request}] for request in requests],
-        add_generation_prompt=True,
-        padding=True,
-        tokenizer_kwargs={"padding_side": "left"},
-        return_dict=True,
-        return_tensors="pt",
+    texts = []
+    for question in questions:
+        request = f"Answer by quoting from the text.\n\n{context}\n\nQuestion: {question}"
+        turn = [{"role": "user", "content": request}]
+        text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+        texts.append(str(text))
+    # Prompts of different lengths make one batch, with padding on the left. The template has
+    # written the special tokens already.
+    prompts = tokenizer(
+        texts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt"
     )
     result = freedraft.generate(
         model,

@@ -35,12 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
 
     model, tokenizer = load_default_model()
-    prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": REQUEST}],
-        add_generation_prompt=True,
-        return_dict=True,
-        return_tensors="pt",
-    )
+    turn = [{"role": "user", "content": REQUEST}]
+    text = str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
+    # The template has written the special tokens already.
+    prompt = tokenizer(text, add_special_tokens=False, return_tensors="pt")
     expected: list[int] = []
     for drafter in ("none", "ngram", "suffix"):
         result = freedraft.generate(

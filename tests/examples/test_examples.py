@@ -7,7 +7,7 @@ import importlib.util
 import random
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import torch
@@ -129,7 +129,7 @@ def test_own_drafter_keeps_the_contract() -> None:
 
 
 def test_own_drafter_changes_no_text() -> None:
-    model = tiny_llama()
+    model = cast(Any, tiny_llama())  # pyright misreads the type of its generate
     drafter = load_example("own_drafter").LastPlaceDrafter()
     rng = random.Random(0)
     drafted = 0

@@ -11,7 +11,10 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_files import byte_tokenizer
+from typer.testing import CliRunner
 
+from freedraft import cli
 from freedraft.drafters.base import DEFAULT_NAMESPACE, Feedback, RequestId
 from freedraft.drafters.tree import CandidateTree
 from freedraft.workbench.replay import (
@@ -250,3 +253,77 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "latin.jsonl").write_bytes(GOOD.encode() + b"\n\xe9")
     with pytest.raises(TraceError, match=r"latin\.jsonl:2: expected UTF-8"):
         read_traces(tmp_path / "latin.jsonl")
+
+
+# -- the command
+
+
+@pytest.fixture
+def tokenizer_folder(tmp_path: Path) -> str:
+    byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    return str(tmp_path / "tokenizer")
+
+
+@pytest.fixture
+def trace_file(tmp_path: Path) -> str:
+    text = "def step(state):\n    return state + 1\n"
+    record = {"id": "a", "workload": "edit", "prompt": text, "response": text * 2}
+    return str(write_lines(tmp_path / "copy.jsonl", json.dumps(record), json.dumps(record)))
+
+
+def run_replay(*args: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli.app, ["replay", *args])
+    if not isinstance(result.exception, SystemExit | None):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_command_writes_json(trace_file: str, tokenizer_folder: str, tmp_path: Path) -> None:
+    args = (trace_file, "--tokenizer", tokenizer_folder, "--drafter", "ngram,edit")
+    code, out, err = run_replay(*args, "--max-nodes", "0,8", "--json", "-")
+    assert code == 0, err
+    results = json.loads(out)["results"]
+    assert [(one["drafter"], one["max_nodes"]) for one in results] == [
+        ("ngram", 0),
+        ("ngram", 8),
+        ("edit", 0),
+        ("edit", 8),
+    ]
+    for one in results:
+        assert (one["file"], one["workload"], one["requests"]) == ("copy.jsonl", "edit", 2)
+        assert one["tokens"] == 2 * 2 * 38
+        assert (one["tokens_per_step"] == 1) == (one["max_nodes"] == 0)
+        assert one["tokens_per_step"] == pytest.approx(one["tokens"] / one["steps"])
+        assert {"propose_us_p50", "propose_us_p99", "extend_us_p50"} <= set(one)
+
+    target = tmp_path / "out.json"
+    code, out, _ = run_replay(*args, "--cold", "--json", str(target))
+    assert code == 0
+    assert "copy" in out and "ngram" in out  # the table
+    assert [one["warm"] for one in json.loads(target.read_text())["results"]] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--drafter", "ngram,magic"), "expected names among"),
+        (("--drafter", ","), "expected names among"),
+        (("--max-nodes", "8,x"), "expected whole numbers >= 0 for --max-nodes, got '8,x'"),
+        (("--max-nodes", "-1"), "expected whole numbers >= 0"),
+        (("--tokenizer", "no/such/folder/here"), "expected a tokenizer's id or folder"),
+    ],
+)
+def test_the_command_names_bad_input(trace_file: str, args: Sequence[str], message: str) -> None:
+    code, out, err = run_replay(trace_file, *args)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_the_command_names_bad_traces(tmp_path: Path, tokenizer_folder: str) -> None:
+    broken = write_lines(tmp_path / "broken.jsonl", GOOD, "{")
+    code, _, err = run_replay(str(broken), "--tokenizer", tokenizer_folder)
+    assert code == 2
+    assert "broken.jsonl:2: expected one JSON object" in err.replace("\n", "")
+    code, _, err = run_replay(str(tmp_path / "none.jsonl"))
+    assert code == 2
+    assert "cannot be read" in err

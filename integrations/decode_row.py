@@ -11,8 +11,11 @@ from torch import Tensor
 from ..verifier import NoiseKey, choose_token
 from ..verifier.rejection import FloatArray64
 
-Processor = Callable[[Tensor, Tensor], Tensor]
-Criterion = Callable[[Tensor, tuple[Tensor, ...] | None], Tensor]
+# Their parameters are narrower tensor types in some versions of transformers than in others.
+Processor = Callable[..., Tensor]
+"""Called with ``(1, length)`` ids and ``(1, vocab_size)`` scores; returns scores."""
+Criterion = Callable[..., Tensor]
+"""Called with ``(1, length)`` ids and the scores so far; returns ``(1,)`` bool."""
 
 
 @dataclass(frozen=True, slots=True)

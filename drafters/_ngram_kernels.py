@@ -9,7 +9,8 @@ A request writes its tokens into pages that belong to it alone, so requests inte
 any order. A slot is written once while its page lives, so every link points to an older token. A
 link carries its page's generation: it dies with the page, without anybody looking for it.
 
-Kernels never raise; the class validates.
+Kernels never raise; the class validates. Whoever changes a constant here or in ``_ngram_weights``
+must remove ``__pycache__``: the other kernels' caches don't see it.
 
 Source: hash chains as in LZ77 match finders (RFC 1951, section 4); polynomial rolling hash modulo
 the Mersenne prime 2**31 - 1 (Karp and Rabin, 1987), whose products fit int64 without overflow.
@@ -44,8 +45,9 @@ outside the page), and the clock when the page was taken."""
 
 ROW_FIELDS = 16
 NAMESPACE, SERIAL, FIRST_PAGE, LAST_PAGE, LENGTH, PROMPT_LENGTH = 0, 1, 2, 3, 4, 5
-POINTER, ACCEPTED, ACCEPTED_BEFORE, DRAFT_SIZE, DRAFT_CLASS = 6, 7, 8, 9, 10
-"""Row: a link to where the text is expected to go on, the accepted lengths of the last two drafts,
+EXPECTED, ANCHOR, ACCEPTED, ACCEPTED_BEFORE, DRAFT_SIZE, DRAFT_CLASS = 6, 7, 8, 9, 10, 11
+"""Row: links to where the text is expected to go on (by the last match of at least four tokens, and
+of at least sixteen), the accepted lengths of the last two drafts,
 and the size and the calibration class of the draft that waits to be settled."""
 
 DRAFT_FIELDS = 3
@@ -184,7 +186,10 @@ def _start_hashes(
 ) -> int:
     """Prepare the rolling hashes of a request's last tokens; return how many tokens they cover.
 
-    Arrays:
+    Args:
+        arena: the pool.
+        regions: its regions.
+        row: the request's row.
         recent: ``(max_k,)`` int32, overwritten: token i of the covered ones at i.
         state: ``(num_levels, 3)`` int64, overwritten: hash, weight of the token that leaves the
             window, salt of the namespace.
@@ -201,7 +206,7 @@ def _start_hashes(
         for i in range(k):
             weight = _mulmod(weight, HASH_BASE)
             if i >= k - count:
-                value = (_mulmod(value, HASH_BASE) + recent[count - k + i] + 1) % PRIME
+                value = (_mulmod(value, HASH_BASE) + int(recent[count - k + i]) + 1) % PRIME
         state[level, 0] = value
         state[level, 1] = weight
         state[level, 2] = salt

@@ -13,9 +13,11 @@ import numpy as np
 
 from ._jit import compile_once, kernel
 from ._ngram_kernels import (
+    ANCHOR,
     BUCKET_BITS,
     CLOCK,
     DRAFT_FIELDS,
+    EXPECTED,
     FIRST_LEVEL,
     FIRST_VISITS,
     GENERATION,
@@ -38,7 +40,6 @@ from ._ngram_kernels import (
     PAGE_FIELDS,
     PAGE_NAMESPACE,
     PLACE_FIELDS,
-    POINTER,
     POSITION,
     PREVIOUS,
     ROW_FIELDS,
@@ -53,6 +54,7 @@ from ._ngram_kernels import (
 from ._ngram_weights import (
     AGE,
     AGES,
+    DETOUR,
     DISTANCE,
     DISTANCES,
     KINDS,
@@ -76,12 +78,13 @@ ROW, FOUND, DRAFTED = 0, 1, 2
 REQUEST_FIELDS = 3
 
 OFFSET_BITS, OFFSET_MASK, LINK_BITS, SLOT_MASK, LAST_SLOT, NOW = 0, 1, 2, 3, 4, 5
-OWN_NAMESPACE, OWN_SERIAL, OWN_LENGTH, EXPECTED_OWNER, EXPECTED_POSITION = 6, 7, 8, 9, 10
+OWN_NAMESPACE, OWN_SERIAL, OWN_LENGTH = 6, 7, 8
+EXPECTED_OWNER, EXPECTED_POSITION, ANCHOR_OWNER, ANCHOR_POSITION = 9, 10, 11, 12
 """Context: how slots and links are built, the clock, and what the search asks of the request."""
-CONTEXT_FIELDS = 11
+CONTEXT_FIELDS = 13
 
-NEAR_LIMIT = 16
-"""Matches from this length on are told apart by their length alone."""
+LONG_MATCH = 16
+"""From this length on a match is told apart by its length alone, and moves the anchor."""
 
 
 @kernel
@@ -154,7 +157,7 @@ def _walk(
     for part in range(2 * num_levels):
         skip, level = part // num_levels, part % num_levels  # skip: start at the token before
         if level == 0:
-            stop = tail.size  # where the comparison with the tail may end
+            longer_k = tail.size + 1
             if skip:
                 first = first - 1 if first & mask else _before(pages, bits, first)
         k = int(arena[FIRST_LEVEL + level])
@@ -162,6 +165,7 @@ def _walk(
         if skip:
             visits = int(arena[MAX_SKIP_VISITS]) if 2 <= k <= min(4, tail.size - 1) else 0
         link = int(links[first, level]) if visits else 0
+        stop = min(tail.size, skip + longer_k)  # where the comparison with the tail may end
         rank = 0
         for _ in range(visits):
             slot = link & slot_mask
@@ -186,7 +190,7 @@ def _walk(
                 if step < run or index == stop:
                     break
                 at = _before(pages, bits, at - step + 1)
-            if index - skip < k or (index == stop and stop < tail.size):
+            if index - skip < k or index - skip >= longer_k:
                 continue
             if count + 1 + skip > places.shape[0]:
                 return count
@@ -198,7 +202,7 @@ def _walk(
                 count += 1
             rank += 1
         if visits:
-            stop = min(skip + k, tail.size)
+            longer_k = k
     return count
 
 
@@ -206,18 +210,7 @@ def _walk(
 def _near_class(
     tokens: IntArray, pages: IntArray, page_bits: int, slot: int, match: int, tail: LongArray
 ) -> int:
-    """Say how far a match goes on behind one changed token, in four classes.
-
-    The changed token may have been inserted in the tail, left out of it, or replaced.
-
-    Args:
-        tokens: the pool's tokens.
-        pages: its pages.
-        page_bits: the page size's logarithm.
-        slot: the last slot of the match.
-        match: its length.
-        tail: the request's last tokens, newest first.
-    """
+    """Say in four classes how far a match goes on behind a token put in, left out or replaced."""
     back = match  # to the slot where the two differ
     while slot != NONE and back > 0:
         step = min(slot & ((1 << page_bits) - 1), back)
@@ -242,24 +235,19 @@ def _near_class(
 
 
 @kernel
-def _distance_class(distance: int) -> int:
-    """Sort a signed distance from the expected place into 13 classes, from 1."""
-    if distance >= 0:
-        if distance <= 2:
-            return 1 + distance
-        steps = (distance > 4) + (distance > 8) + (distance > 16) + (distance > 64)
-        return 4 + steps + (distance > 256)
-    return 10 + (distance < -2) + (distance < -8) + (distance < -64)
-
-
-@kernel
-def _age_class(age: int) -> int:
-    """Sort an age in tokens by its power of two into 12 classes; the first ends at 8."""
-    age_class = 0
-    while age > 8 and age_class < 11:
-        age >>= 1
-        age_class += 1
-    return age_class
+def _distance_class(origin_owner: int, origin: int, owner: int, position: int) -> int:
+    """Sort the way from an origin to a place: none, in the same request (13 classes), in others."""
+    if origin_owner == NONE:
+        return 0
+    distance = position - origin
+    if origin_owner != owner or distance < -64:
+        return DISTANCES - 1
+    if distance < 0:
+        return 10 + (distance < -2) + (distance < -8)
+    if distance <= 2:
+        return 1 + distance
+    steps = (distance > 4) + (distance > 8) + (distance > 16) + (distance > 64)
+    return 4 + steps + (distance > 256)
 
 
 @kernel
@@ -270,7 +258,7 @@ def _weigh(
     tail: LongArray,
     places: IntArray,
     weights: FloatArray,
-) -> int:
+) -> tuple[int, int]:
     """Turn the slots of the places into what follows them, and weigh each place.
 
     The weight is the part that does not change down the tree; a place with nothing behind it gets
@@ -290,6 +278,8 @@ def _weigh(
     """
     tokens, _, pages, _, _ = views
     bits, mask = int(context[OFFSET_BITS]), int(context[OFFSET_MASK])
+    goal_owner, goal = int(context[EXPECTED_OWNER]), int(context[EXPECTED_POSITION])
+    anchor_owner, anchor = int(context[ANCHOR_OWNER]), int(context[ANCHOR_POSITION])
     expected, longest = NONE, 3
     for place in range(weights.size):
         before, kind = int(places[place, AT]), int(places[place, KIND])
@@ -301,34 +291,36 @@ def _weigh(
             places[place, AT] = NONE
             continue
         near = 0
-        if kind == PLAIN and match < NEAR_LIMIT:
+        if kind == PLAIN and match < LONG_MATCH:
             near = _near_class(tokens, pages, bits, before, match, tail)
         if kind == PLAIN and match > longest:
             expected, longest = slot, match
         page, offset = slot >> bits, slot & mask
-        owner = pages[page, OWNER]
+        owner = int(pages[page, OWNER])
         own = owner == context[OWN_SERIAL]
-        position = pages[page, POSITION] + offset
+        position = int(pages[page, POSITION]) + offset
         if own:
             age = context[OWN_LENGTH] - position
         else:
             age = (context[NOW] - pages[page, STAMP] - offset) & MAX_CLOCK
-        distance = 0
-        if context[EXPECTED_OWNER] != NONE:
-            distance = DISTANCES - 1
-            if context[EXPECTED_OWNER] == owner:
-                distance = _distance_class(position - context[EXPECTED_POSITION])
+        age_class = 0
+        while age > 8 and age_class < AGES - 1:
+            age >>= 1
+            age_class += 1
+        distance = _distance_class(goal_owner, goal, owner, position)
+        detour = _distance_class(anchor_owner, anchor, owner, position)
         region = 2 * own + (offset >= pages[page, OUTPUT])
-        rank_class = min(rank, 1) + (rank > 1) + (rank > 3) + (rank > 7)
+        rank_class = (rank > 0) + (rank > 1) + (rank > 3) + (rank > 7) + (rank > 15)
         places[place, AT] = slot
         places[place, RESTART] = slot if own else NONE
         places[place, VOTES] = VOTE + (kind * NEARS + near) * LENGTHS
         weights[place] = (
             model[RANK + (region * RANKS + rank_class) * KINDS + kind]
-            * model[AGE + region * AGES + _age_class(age)]
+            * model[AGE + region * AGES + age_class]
             * model[DISTANCE + distance]
+            * model[DETOUR + detour]
         )
-    return expected
+    return expected, longest
 
 
 @kernel
@@ -347,13 +339,14 @@ def _set_context(
     context[OWN_NAMESPACE] = rows[row, NAMESPACE]
     context[OWN_SERIAL] = rows[row, SERIAL]
     context[OWN_LENGTH] = rows[row, LENGTH]
-    context[EXPECTED_OWNER] = NONE
-    link = int(rows[row, POINTER])
-    expected = link & int(context[SLOT_MASK])
-    page = expected >> page_bits
-    if link != 0 and link >> int(arena[SLOT_BITS]) == pages[page, GENERATION]:
-        context[EXPECTED_OWNER] = pages[page, OWNER]
-        context[EXPECTED_POSITION] = pages[page, POSITION] + (expected & context[OFFSET_MASK])
+    for field, owner in ((EXPECTED, EXPECTED_OWNER), (ANCHOR, ANCHOR_OWNER)):
+        link = int(rows[row, field])
+        slot = link & int(context[SLOT_MASK])
+        page = slot >> page_bits
+        context[owner] = NONE
+        if link != 0 and link >> int(arena[SLOT_BITS]) == pages[page, GENERATION]:
+            context[owner] = pages[page, OWNER]
+            context[owner + 1] = pages[page, POSITION] + (slot & context[OFFSET_MASK])
 
 
 @kernel
@@ -389,10 +382,14 @@ def search(arena: IntArray, floats: FloatArray, batch: IntArray) -> None:
         if length == 0:
             continue
         count = _walk(arena, views, context, tail, places[row])
-        slot = _weigh(views, context, floats, tail, places[row, :count], weights[row, :count])
+        slot, longest = _weigh(
+            views, context, floats, tail, places[row, :count], weights[row, :count]
+        )
         if slot != NONE:
             generation = int(pages[slot >> bits, GENERATION])
-            rows[row, POINTER] = (generation << int(arena[SLOT_BITS])) | slot
+            rows[row, EXPECTED] = (generation << int(arena[SLOT_BITS])) | slot
+            if longest >= LONG_MATCH:
+                rows[row, ANCHOR] = rows[row, EXPECTED]
         batch[i, FOUND] = count
 
 

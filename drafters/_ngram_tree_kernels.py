@@ -265,7 +265,7 @@ def _draft_class(places: IntArray, num_places: int) -> int:
     """Sort a draft by its longest plain match into the five classes of the calibration."""
     longest = 0
     for place in range(num_places):
-        if places[place, KIND] == PLAIN:
+        if places[place, KIND] == PLAIN and places[place, AT] != NONE:
             longest = max(longest, int(places[place, MATCH]))
     return (longest > 1) + (longest > 3) + (longest > 7) + (longest > 15)
 

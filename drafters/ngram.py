@@ -38,10 +38,10 @@ class NgramConfig:
     """
 
     levels: tuple[int, ...] = (16, 8, 4, 2, 1)
-    max_visits: tuple[int, ...] = (6, 8, 12, 12, 16)
-    max_skip_visits: int = 8
+    max_visits: tuple[int, ...] = (6, 8, 16, 40, 16)
+    max_skip_visits: int = 6
     max_match: int = 64
-    max_places: int = 64
+    max_places: int = 96
     capacity: int = 1 << 22
     page_size: int = 128
     max_requests: int = 1024
@@ -207,7 +207,7 @@ def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray]:
     num_slots = num_pages * config.page_size
     num_levels = len(config.levels)
     num_rows = min(config.max_requests, num_pages)
-    bucket_bits = max(4, num_slots.bit_length() - 2)  # a bucket for two to four tokens
+    bucket_bits = max(8, num_slots.bit_length() - 2)  # a bucket for two to four tokens
     rows_start = (
         pool.HEADER_SIZE
         + num_slots * (1 + num_levels)

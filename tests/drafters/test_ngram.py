@@ -1,19 +1,62 @@
-"""The n-gram drafter."""
+"""The n-gram drafter, against a plain oracle and by what must hold of every proposal."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ngram_oracles import Path, PlainNgram
 
+from freedraft.drafters import CandidateTree, Drafter
+from freedraft.drafters import _ngram_kernels as pool
+from freedraft.drafters import _ngram_search_kernels as finder
+from freedraft.drafters import _ngram_tree_kernels as grower
 from freedraft.drafters.ngram import NgramConfig, NgramDrafter
 
-SMALL = NgramConfig(capacity=256, page_size=8)
+COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+MANY = settings(max_examples=1000 if COMPILED else 150, deadline=None)
+SMALL = NgramConfig(capacity=256, page_size=8, max_requests=8)
+EXACT = NgramConfig(
+    levels=(8, 4, 2, 1),
+    max_visits=(1000, 1000, 1000, 1000),
+    max_skip_visits=1000,
+    max_match=24,
+    max_places=1024,
+    capacity=4096,
+    page_size=4,
+    max_requests=8,
+)
+TOKENS = st.lists(st.integers(-1, 3), max_size=12)
+IDS = st.integers(0, 2)
+NAMESPACES = st.sampled_from(["x", "y"])
+
+
+def paths_of(tree: CandidateTree) -> dict[Path, float]:
+    """The tree's paths and their probabilities."""
+    return {
+        tuple(tree.token_ids[tree.path(node)].tolist()): float(tree.probs[node])
+        for node in range(tree.num_nodes)
+    }
 
 
 def chain_of(drafter: NgramDrafter, request_id: object, max_nodes: int = 8) -> list[int]:
+    """The best chain of one request's proposal, which must be a valid tree."""
     (tree,) = drafter.propose([request_id], max_nodes, max_nodes)
     tree.validate()
     return tree.best_chain().token_ids.tolist()
+
+
+def test_is_a_drafter_whose_kernels_are_compiled_at_construction() -> None:
+    drafter = NgramDrafter(SMALL)
+    assert isinstance(drafter, Drafter)
+    assert drafter.name == "ngram"
+    if COMPILED:
+        for kernel in (pool.append, pool.release, pool.truncate, finder.search, grower.grow):
+            assert len(kernel.signatures) == 1
 
 
 def test_proposes_what_followed_the_tail() -> None:
@@ -22,14 +65,48 @@ def test_proposes_what_followed_the_tail() -> None:
     assert chain_of(drafter, "a", 3) == [3, 4, 5]
 
 
+def test_goes_on_periodically_past_its_own_end() -> None:
+    drafter = NgramDrafter(SMALL)
+    drafter.start("a", [7, 1, 2, 1, 2])
+    assert chain_of(drafter, "a", 6)[:4] == [1, 2, 1, 2]
+
+
+def test_goes_on_behind_a_replaced_and_an_inserted_token() -> None:
+    drafter = NgramDrafter(SMALL)
+    drafter.start("a", [1, 2, 3, 4, 5, 6, 1, 2, 3, 9])
+    (tree,) = drafter.propose(["a"], 8, 2)
+    assert {(4, 5), (5, 6)} <= paths_of(tree).keys()
+
+
 def test_learns_from_finished_requests_of_its_namespace_alone() -> None:
     drafter = NgramDrafter(SMALL)
     drafter.start("a", [1, 2, 3, 4], namespace="x")
     drafter.stop("a")
     drafter.start("a", [1, 2], namespace="x")
     drafter.start("b", [1, 2], namespace="y")
-    assert chain_of(drafter, "a") == [3, 4]
+    assert chain_of(drafter, "a")[:2] == [3, 4]
     assert chain_of(drafter, "b") == []
+
+
+def test_keeps_to_its_own_text_when_told_so() -> None:
+    config = NgramConfig(capacity=256, page_size=8, search_earlier=False)
+    drafter = NgramDrafter(config)
+    drafter.start("a", [1, 2, 3])
+    drafter.stop("a")
+    drafter.start("a", [1, 2])
+    assert chain_of(drafter, "a") == []
+    drafter.extend("a", [4, 1, 2])
+    assert chain_of(drafter, "a")[:1] == [4]
+
+
+def test_a_request_started_again_forgets_what_it_was() -> None:
+    drafter = NgramDrafter(SMALL)
+    drafter.start("a", [1, 2, 3], namespace="x")
+    drafter.start("a", [1, 2], namespace="y")
+    assert chain_of(drafter, "a") == []
+    drafter.truncate("a", 1)
+    drafter.extend("a", [5, 1])
+    assert chain_of(drafter, "a")[:1] == [5]
 
 
 def test_unknown_request_is_ignored() -> None:
@@ -48,7 +125,277 @@ def test_placeholders_neither_match_nor_are_proposed() -> None:
     assert chain_of(drafter, "a") == []
 
 
-@pytest.mark.parametrize("bad", [{"levels": (1, 2)}, {"page_size": 3}, {"max_visits": (1,)}])
+def test_trees_stay_as_they_were_after_the_next_proposal() -> None:
+    drafter = NgramDrafter(SMALL)
+    drafter.start("a", [1, 2, 3, 4, 1])
+    (tree,) = drafter.propose(["a"], 4, 4)
+    before = paths_of(tree)
+    drafter.extend("a", [3, 4])
+    drafter.propose(["a"], 4, 4)
+    assert paths_of(tree) == before
+
+
+def test_limits_are_kept_and_none_is_a_plain_step() -> None:
+    drafter = NgramDrafter(SMALL)
+    drafter.start("a", [1, 2, 3, 4, 5, 1])
+    assert drafter.propose(["a"], 0, 4)[0].num_nodes == 0
+    assert drafter.propose(["a"], 4, 0)[0].num_nodes == 0
+    assert drafter.propose([], 4, 4) == []
+    (tree,) = drafter.propose(["a"], 16, 2)
+    assert tree.depths().max() == 2
+
+
+def test_one_request_more_than_may_run_goes_without_drafts() -> None:
+    drafter = NgramDrafter(NgramConfig(capacity=64, page_size=8, max_requests=2))
+    for request_id in range(3):
+        drafter.start(request_id, [1, 2, 1])
+    assert [t.num_nodes > 0 for t in drafter.propose([0, 1, 2], 4, 4)] == [True, True, False]
+    drafter.stop(0)
+    drafter.start(2, [1, 2, 1])
+    assert drafter.propose([2], 4, 4)[0].num_nodes > 0
+
+
+def test_the_oldest_finished_text_makes_room_and_the_own_stays() -> None:
+    drafter = NgramDrafter(NgramConfig(capacity=32, page_size=8))
+    drafter.start("own", [50, 51, 52, 53])
+    for first in (10, 20, 30, 40):  # a page each; the last one takes the first one's
+        drafter.start("other", [first, first + 1, first + 2])
+        drafter.stop("other")
+
+    def known(token: int) -> bool:
+        drafter.extend("own", [-1, token])
+        return chain_of(drafter, "own")[:1] == [token + 1]
+
+    assert [known(first) for first in (10, 20)] == [False, True]
+    assert [known(first) for first in (30, 40)] == [True, True]
+    assert known(50)
+
+
+def test_a_request_that_fills_the_pool_keeps_its_latest_text() -> None:
+    drafter = NgramDrafter(NgramConfig(capacity=32, page_size=8))
+    drafter.start("a", np.arange(100))
+    drafter.extend("a", [-1, 90])
+    assert chain_of(drafter, "a", 3) == [91, 92, 93]
+    drafter.extend("a", [-1, 60])
+    assert chain_of(drafter, "a") == []
+
+
+def test_confidence_follows_what_the_target_accepts() -> None:
+    drafter = NgramDrafter(NgramConfig(capacity=1 << 16))
+    drafter.start("a", [])
+
+    def probability_after(rounds: int, first: int, right: bool) -> float:
+        for token in range(first, first + 5 * rounds, 5):
+            drafter.extend("a", [token, token + 1, token + 2, token + 3, -1, token, token + 1])
+            (tree,) = drafter.propose(["a"], 1, 1)
+            assert tree.token_ids.tolist() == [token + 2]
+            drafter.extend("a", [token + 2 if right else 9_999_999])
+        return float(tree.probs[0])
+
+    low = probability_after(rounds=300, first=0, right=False)
+    high = probability_after(rounds=900, first=10_000, right=True)
+    assert low < 0.4
+    assert high > 0.7
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"levels": (1, 2), "max_visits": (1, 1)},
+        {"levels": (), "max_visits": ()},
+        {"max_match": 8},
+        {"max_visits": (1,)},
+        {"max_skip_visits": -1},
+        {"max_places": 0},
+        {"max_requests": 0},
+        {"page_size": 3},
+        {"capacity": 64},
+        {"capacity": 1 << 28},
+    ],
+)
 def test_refuses_settings(bad: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match=r"expected .* got"):
         NgramConfig(**bad)  # type: ignore[arg-type]
+
+
+def test_refuses_bad_calls() -> None:
+    drafter = NgramDrafter(SMALL)
+    with pytest.raises(ValueError, match="expected token ids of an integer"):
+        drafter.start("a", [1.5])
+    drafter.start("a", [1])
+    with pytest.raises(ValueError, match="expected length >= 0, got -1"):
+        drafter.truncate("a", -1)
+    with pytest.raises(ValueError, match="expected max_nodes >= 0"):
+        drafter.propose(["a"], -1, 1)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("start"), IDS, TOKENS, NAMESPACES),
+        st.tuples(st.just("extend"), IDS, TOKENS),
+        st.tuples(st.just("copy"), IDS, st.integers(0, 30), st.integers(1, 24)),
+        st.tuples(st.just("copy"), IDS, st.integers(0, 30), st.integers(1, 24)),
+        st.tuples(st.just("propose"), st.lists(IDS, min_size=1, max_size=3, unique=True)),
+        st.tuples(st.just("stop"), IDS),
+    ),
+    max_size=25,
+)
+
+
+@MANY
+@given(steps=STEPS, max_nodes=st.integers(1, 12), max_depth=st.integers(1, 5))
+def test_proposes_the_oracles_best_paths(
+    steps: list[tuple[object, ...]], max_nodes: int, max_depth: int
+) -> None:
+    drafter, oracle = NgramDrafter(EXACT), PlainNgram(EXACT)
+    for step in [*steps, ("propose", [0, 1, 2])]:
+        match step:
+            case "start", int(i), list(tokens), str(namespace):
+                if i in oracle.running:
+                    oracle.stop(i)
+                drafter.start(i, np.array(tokens, np.int64), namespace)
+                oracle.start(i, tokens, namespace)
+            case "extend", int(i), list(tokens):
+                drafter.extend(i, np.array(tokens, np.int32))
+                if i in oracle.running:
+                    oracle.extend(i, tokens)
+            case "copy", int(i), int(start), int(size):
+                if i in oracle.running:
+                    again = oracle.running[i].tokens[start : start + size]
+                    drafter.extend(i, np.array(again, np.int32))
+                    oracle.extend(i, again)
+            case "stop", int(i):
+                drafter.stop(i)
+                if i in oracle.running:
+                    oracle.stop(i)
+            case "propose", list(ids):
+                trees = drafter.propose(ids, max_nodes, max_depth)
+                for i, tree in zip(ids, trees, strict=True):
+                    tree.validate()
+                    if i in oracle.running:
+                        compare(drafter, oracle, i, tree, max_nodes, max_depth)
+                    else:
+                        assert tree.num_nodes == 0
+
+
+def compare(
+    drafter: NgramDrafter,
+    oracle: PlainNgram,
+    request_id: int,
+    tree: CandidateTree,
+    max_nodes: int,
+    max_depth: int,
+) -> None:
+    """The tree must hold the oracle's most probable paths, with its calibrated probabilities."""
+    text = oracle.running[request_id]
+    expected, longest = oracle.paths(text, max_depth)
+    drafted = paths_of(tree)
+    knots = drafter._calibration.knots[sum(longest > bound for bound in (1, 3, 7, 15))]
+    points = np.linspace(0, 1, knots.size)
+    assert len(drafted) == min(max_nodes, len(expected))
+    for path, prob in drafted.items():
+        assert prob == pytest.approx(np.interp(expected[path], points, knots), rel=1e-5, abs=1e-7)
+    chosen = [expected[path] for path in drafted]
+    left = [prob for path, prob in expected.items() if path not in drafted]
+    assert not left or max(left) <= min(chosen) * (1 + 1e-9)
+    if drafted:
+        text.draft = list(drafted)
+
+
+CHURN = st.lists(
+    st.one_of(
+        st.tuples(st.just("start"), st.integers(0, 4), TOKENS, NAMESPACES),
+        st.tuples(st.just("extend"), st.integers(0, 4), TOKENS),
+        st.tuples(st.just("extend"), st.integers(0, 4), TOKENS),
+        st.tuples(st.just("truncate"), st.integers(0, 4), st.integers(0, 20)),
+        st.tuples(st.just("stop"), st.integers(0, 4)),
+        st.tuples(
+            st.just("propose"),
+        ),
+    ),
+    max_size=60,
+)
+
+
+@MANY
+@given(steps=CHURN, num_pages=st.integers(1, 12))
+def test_any_order_of_calls_in_a_full_pool(steps: list[tuple[object, ...]], num_pages: int) -> None:
+    drafter = NgramDrafter(NgramConfig(capacity=4 * num_pages, page_size=4, max_requests=4))
+    running: dict[int, tuple[str, list[int]]] = {}
+    finished: list[tuple[str, list[int]]] = []
+    for step in [*steps, ("propose",)]:
+        match step:
+            case "start", int(i), list(tokens), str(namespace):
+                if i in running:
+                    finished.append(running.pop(i))
+                drafter.start(i, np.array(tokens, np.int32), namespace)
+                if len(running) < min(4, num_pages):
+                    running[i] = (namespace, list(tokens))
+            case "extend", int(i), list(tokens):
+                drafter.extend(i, np.array(tokens, np.int32))
+                if i in running:
+                    running[i][1].extend(tokens)
+            case "truncate", int(i), int(length):
+                drafter.truncate(i, length)
+                if i in running:
+                    del running[i][1][length:]
+            case "stop", int(i):
+                drafter.stop(i)
+                if i in running:
+                    finished.append(running.pop(i))
+            case ("propose",):
+                for i, tree in enumerate(drafter.propose(list(range(5)), 8, 6)):
+                    tree.validate()
+                    assert i in running or tree.num_nodes == 0
+                    for path in paths_of(tree):
+                        assert is_earned(path, running[i], [*running.values(), *finished])
+        check_pages(drafter)
+
+
+def is_earned(path: Path, own: tuple[str, list[int]], texts: list[tuple[str, list[int]]]) -> bool:
+    """Whether the path stands in a text of the namespace, or repeats the end of the own one."""
+    for text in texts:
+        if text[0] == own[0]:
+            tokens = text[1]
+            for start in range(1, len(tokens)):
+                ahead = tokens[start:]
+                if text is own:
+                    ahead = ahead * (1 + len(path) // len(ahead))
+                if tuple(ahead[: len(path)]) == path:
+                    return True
+    return False
+
+
+def check_pages(drafter: NgramDrafter) -> None:
+    """Every used page belongs to one running request or waits in the queue, once."""
+    header = drafter._arena
+    num_pages = int(header[pool.NUM_PAGES])
+    stop = header.size - len(drafter._rows) * (
+        pool.ROW_FIELDS
+        + pool.MAX_DRAFT * pool.DRAFT_FIELDS
+        + drafter.config.max_places * pool.PLACE_FIELDS
+    )
+    pages = header[stop - num_pages * pool.PAGE_FIELDS : stop].reshape(num_pages, -1)
+    seen: list[int] = []
+
+    def follow(page: int, field: Callable[[int], int]) -> None:
+        while page != pool.NONE:
+            seen.append(page)
+            assert len(seen) <= num_pages
+            page = field(page)
+
+    for row in drafter._row_of.values():
+        first = int(drafter._rows[row, pool.FIRST_PAGE])
+        follow(first, lambda page: int(pages[page, pool.NEXT]))
+        assert first == pool.NONE or pages[first, pool.PREVIOUS] == pool.NONE
+        if first != pool.NONE:
+            assert seen[-1] == drafter._rows[row, pool.LAST_PAGE]
+    follow(
+        int(header[pool.QUEUE_HEAD]),
+        lambda page: int(
+            pages[page, pool.NEXT]
+            if pages[page, pool.NEXT] != pool.NONE
+            else pages[page, pool.QUEUE_NEXT]
+        ),
+    )
+    assert sorted(seen) == list(range(int(header[pool.FRESH_PAGE])))

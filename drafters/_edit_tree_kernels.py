@@ -193,12 +193,13 @@ def add_groups(
         token = tokens[place] if place < length else NONE
         if token >= 0:
             rival = live[link, BORN_AT]
+            kind = live[link, KIND]
+            bucket = BUCKET_OF[live[link, AGREED]]
             if rival > 0:
                 kind = CONTESTED + (1 if live[link, AGREED] >= SURE_AGREED else 0)
-                count = counts[kind, BUCKET_OF[rival]]
-            else:
-                count = counts[live[link, KIND], BUCKET_OF[live[link, AGREED]]]
-            share = min(max(count[0] / count[1], LEAST_SHARE), LARGEST_SHARE)
+                bucket = BUCKET_OF[rival]
+            share = counts[kind, bucket, 0] / counts[kind, bucket, 1]
+            share = min(max(share, LEAST_SHARE), LARGEST_SHARE)
             odds = share / (1.0 - share)
             group = begin
             while group < num_groups and groups[group, TOKEN] != token:
@@ -222,7 +223,8 @@ def add_groups(
     for group in range(begin, num_groups):
         best = weights[group, BEST]
         odds = best + SECOND_VOICE * (weights[group, SUM] - best)
-        weights[group, BEST] = odds**RIVALRY
+        # alone, a group has all that is certain
+        weights[group, BEST] = odds**RIVALRY if num_groups > begin + 1 else 1.0
         total += odds
         rivals += weights[group, BEST]
     # total / (1 + total): that any of the sources is right
@@ -231,7 +233,8 @@ def add_groups(
     for group in range(begin, num_groups):
         prob = certain * weights[group, BEST] / rivals
         if prob >= min_prob:
-            groups[kept] = groups[group]
+            if kept < group:
+                groups[kept] = groups[group]
             weights[kept, BEST] = prob
             kept += 1
     return kept
@@ -305,8 +308,9 @@ def grow(
         if num_nodes == max_nodes:
             return num_nodes
         num_groups -= 1
-        groups[best] = groups[num_groups]
-        weights[best] = weights[num_groups]
+        if best < num_groups:
+            groups[best] = groups[num_groups]
+            weights[best] = weights[num_groups]
         if depth < max_depth:
             advance(live, first)
         else:

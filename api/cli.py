@@ -14,6 +14,7 @@ from . import __version__
 from ._cli_demo import demo
 from ._cli_doctor import doctor
 from ._cli_generate import generate
+from ._cli_pool import pool
 from ._cli_replay import replay
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 for command in (demo, generate, replay, doctor):
     app.command()(command)
+app.add_typer(pool)
 
 
 def _print_version(wanted: bool) -> None:

@@ -80,13 +80,10 @@ class Recorder:
         self.drafter = drafter
         config, arena = drafter.config, drafter._arena
         self.page_bits = config.page_size.bit_length() - 1
-        num_pages = int(arena[pool.NUM_PAGES])
         num_rows = len(drafter._rows)
         places_size = num_rows * config.max_places * pool.PLACE_FIELDS
         self.places = arena[arena.size - places_size :].reshape(num_rows, -1, pool.PLACE_FIELDS)
-        rows_start = (drafter._rows.ctypes.data - arena.ctypes.data) // 4
-        pages_start = rows_start - num_pages * pool.PAGE_FIELDS
-        self.pages = arena[pages_start:rows_start].reshape(num_pages, pool.PAGE_FIELDS)
+        self.pages = drafter._pages
         self.length_class = np.searchsorted(tables.LENGTH_STOPS, np.arange(65), side="right")
         self.votes: list[np.ndarray] = []
         self.decisions: list[list[int]] = []

@@ -1,4 +1,15 @@
-"""The n-gram drafter: what followed at the earlier places where the last tokens stood."""
+"""The n-gram drafter: what followed at the earlier places where the last tokens stood.
+
+It needs no training and no model: it keeps the text of running and finished requests, looks up
+where the last 16, 8, 4, 2 and 1 tokens stood before, and merges what followed there into a tree.
+How much a place counts depends on how long it matched, whether the match goes on behind a changed
+token, where it lies (own prompt, own output, another request's), how old it is, and how far it is
+from where the text was expected to go on. The weights are fitted once; what the target accepts
+calibrates the probabilities all the time.
+
+A proposal for a batch is two kernel calls without the interpreter's lock; its cost does not depend
+on how much text is kept, except by cache misses.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +29,8 @@ from .calibration import Calibration
 from .tree import CandidateTree, IntArray
 
 _DRAFTS_A_REFIT = 64
+_MIN_SPACES = 1024
+"""Namespaces known at which those without text are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +106,7 @@ class NgramDrafter:
         self.config = NgramConfig() if config is None else config
         for module in (pool, finder, grower):
             module.compile_kernels()
-        self._arena, self._rows = _new_arena(self.config)
+        self._arena, self._pages, self._rows = _new_arena(self.config)
         num_weights = len(self._rows) * self.config.max_places
         self._floats = np.concatenate((make_model(), np.zeros(num_weights)))
         self._calibration = Calibration(grower.NUM_CLASSES, pool.KNOTS + 1)
@@ -101,7 +114,9 @@ class NgramDrafter:
         self._batch = np.empty((0, finder.REQUEST_FIELDS), np.int32)
         self._row_of: dict[RequestId, int] = {}
         self._free_rows = list(range(len(self._rows)))[::-1]
-        self._namespaces: dict[str, int] = {}
+        self._spaces: dict[str, int] = {}
+        self._max_spaces = _MIN_SPACES
+        self._last_space = 0
         self._serial = 0
 
     @property
@@ -125,12 +140,8 @@ class NgramDrafter:
         if not self._free_rows:
             return  # one more than may run: it goes without drafts
         row = self._free_rows.pop()
-        self._row_of[request_id] = row
         self._serial = self._serial % 0x7FFFFFFF + 1
-        if self.config.search_earlier:
-            space = self._namespaces.setdefault(namespace, len(self._namespaces))
-        else:
-            space = self._serial
+        space = self._space_of(namespace) if self.config.search_earlier else self._serial
         fields = np.zeros(pool.ROW_FIELDS, np.int32)
         fields[pool.NAMESPACE] = space
         fields[pool.SERIAL] = self._serial
@@ -138,6 +149,7 @@ class NgramDrafter:
         fields[pool.LAST_PAGE] = pool.NONE
         fields[pool.PROMPT_LENGTH] = prompt.size
         self._rows[row] = fields
+        self._row_of[request_id] = row
         pool.append(self._arena, row, prompt, self._calibration.counts)
 
     def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
@@ -200,20 +212,29 @@ class NgramDrafter:
             pool.release(self._arena, row)
             self._free_rows.append(row)
 
+    def _space_of(self, namespace: str) -> int:
+        """Return the number of a namespace; one without any text left may get a new one."""
+        space = self._spaces.get(namespace)
+        if space is None:
+            if len(self._spaces) >= self._max_spaces:
+                alive = set(self._pages[:, pool.PAGE_NAMESPACE].tolist())
+                alive.update(self._rows[list(self._row_of.values()), pool.NAMESPACE].tolist())
+                self._spaces = {n: s for n, s in self._spaces.items() if s in alive}
+                self._max_spaces = max(_MIN_SPACES, 2 * len(self._spaces))
+            self._last_space += 1
+            space = self._spaces[namespace] = self._last_space
+        return space
 
-def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray]:
-    """Return the arena of a config, and the view of its requests' rows."""
+
+def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the arena of a config, and the views of its pages and its requests' rows."""
     num_pages = config.capacity // config.page_size
     num_slots = num_pages * config.page_size
     num_levels = len(config.levels)
     num_rows = min(config.max_requests, num_pages)
     bucket_bits = max(8, num_slots.bit_length() - 2)  # a bucket for two to four tokens
-    rows_start = (
-        pool.HEADER_SIZE
-        + num_slots * (1 + num_levels)
-        + (num_levels << bucket_bits)
-        + num_pages * pool.PAGE_FIELDS
-    )
+    pages_start = pool.HEADER_SIZE + num_slots * (1 + num_levels) + (num_levels << bucket_bits)
+    rows_start = pages_start + num_pages * pool.PAGE_FIELDS
     rows_stop = rows_start + num_rows * pool.ROW_FIELDS
     # Zeros come from the system untouched: what is never used takes no memory.
     row_room = pool.MAX_DRAFT * pool.DRAFT_FIELDS + config.max_places * pool.PLACE_FIELDS
@@ -235,4 +256,5 @@ def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray]:
         arena[field] = value
     arena[pool.FIRST_LEVEL : pool.FIRST_LEVEL + num_levels] = config.levels
     arena[pool.FIRST_VISITS : pool.FIRST_VISITS + num_levels] = config.max_visits
-    return arena, arena[rows_start:rows_stop].reshape(num_rows, pool.ROW_FIELDS)
+    pages = arena[pages_start:rows_start].reshape(num_pages, pool.PAGE_FIELDS)
+    return arena, pages, arena[rows_start:rows_stop].reshape(num_rows, pool.ROW_FIELDS)

@@ -109,6 +109,17 @@ def test_a_request_started_again_forgets_what_it_was() -> None:
     assert chain_of(drafter, "a")[:1] == [5]
 
 
+def test_namespaces_without_text_are_forgotten() -> None:
+    drafter = NgramDrafter(SMALL)
+    drafter.start("running", [1], namespace="kept")
+    kept = drafter._spaces["kept"]
+    for number in range(2500):
+        drafter.start("a", [1, 2], namespace=str(number))
+        assert chain_of(drafter, "a") == []
+    assert len(drafter._spaces) <= 1024
+    assert drafter._spaces["kept"] == kept
+
+
 def test_unknown_request_is_ignored() -> None:
     drafter = NgramDrafter(SMALL)
     drafter.extend("a", [1])
@@ -368,14 +379,8 @@ def is_earned(path: Path, own: tuple[str, list[int]], texts: list[tuple[str, lis
 
 def check_pages(drafter: NgramDrafter) -> None:
     """Every used page belongs to one running request or waits in the queue, once."""
-    header = drafter._arena
+    header, pages = drafter._arena, drafter._pages
     num_pages = int(header[pool.NUM_PAGES])
-    stop = header.size - len(drafter._rows) * (
-        pool.ROW_FIELDS
-        + pool.MAX_DRAFT * pool.DRAFT_FIELDS
-        + drafter.config.max_places * pool.PLACE_FIELDS
-    )
-    pages = header[stop - num_pages * pool.PAGE_FIELDS : stop].reshape(num_pages, -1)
     seen: list[int] = []
 
     def follow(page: int, field: Callable[[int], int]) -> None:

@@ -10,38 +10,66 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .drafters import DRAFTER_NAMES, CandidateTree, Drafter, Feedback, create_drafter
+    from .drafters import (
+        DEFAULT_DRAFTER,
+        DRAFTER_NAMES,
+        CandidateTree,
+        Drafter,
+        Feedback,
+        create_drafter,
+    )
+    from .integrations.default_model import load_default_model, load_model
     from .integrations.generation import custom_generate, generate
     from .integrations.results import GenerationResult
     from .integrations.statistics import GenerationStatistics, StepReport
+    from .verifier.cpu_fast_path import (
+        FastPathReport,
+        cpu_fast_path,
+        disable_cpu_fast_path,
+        enable_cpu_fast_path,
+    )
 
 __version__ = "0.1.0"
 
 _MODULE_OF = {
-    "CandidateTree": ".drafters",
+    "DEFAULT_DRAFTER": ".drafters",
     "DRAFTER_NAMES": ".drafters",
+    "CandidateTree": ".drafters",
     "Drafter": ".drafters",
+    "FastPathReport": ".verifier.cpu_fast_path",
     "Feedback": ".drafters",
     "GenerationResult": ".integrations.results",
     "GenerationStatistics": ".integrations.statistics",
     "StepReport": ".integrations.statistics",
+    "cpu_fast_path": ".verifier.cpu_fast_path",
     "create_drafter": ".drafters",
     "custom_generate": ".integrations.generation",
+    "disable_cpu_fast_path": ".verifier.cpu_fast_path",
+    "enable_cpu_fast_path": ".verifier.cpu_fast_path",
     "generate": ".integrations.generation",
+    "load_default_model": ".integrations.default_model",
+    "load_model": ".integrations.default_model",
 }
 
 __all__ = [
+    "DEFAULT_DRAFTER",
     "DRAFTER_NAMES",
     "CandidateTree",
     "Drafter",
+    "FastPathReport",
     "Feedback",
     "GenerationResult",
     "GenerationStatistics",
     "StepReport",
     "__version__",
+    "cpu_fast_path",
     "create_drafter",
     "custom_generate",
+    "disable_cpu_fast_path",
+    "enable_cpu_fast_path",
     "generate",
+    "load_default_model",
+    "load_model",
 ]
 
 

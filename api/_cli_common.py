@@ -101,13 +101,25 @@ def _torch_dtype(name: str) -> torch.dtype | None:
     return dtype
 
 
-def check_drafter(name: str) -> None:
-    """End the command unless ``name`` is a drafter's name or "none"."""
-    from .drafters.catalog import DRAFTER_NAMES
+def choose_drafter(name: str | None) -> str:
+    """Return the drafter's name, the library's default for None; end the command if unknown."""
+    from .drafters.catalog import DEFAULT_DRAFTER, DRAFTER_NAMES, NO_DRAFTER
 
-    if name != "none" and name not in DRAFTER_NAMES:
-        known = ", ".join((*DRAFTER_NAMES, "none"))
+    if name is None:
+        return DEFAULT_DRAFTER
+    if name != NO_DRAFTER and name not in DRAFTER_NAMES:
+        known = ", ".join((*DRAFTER_NAMES, NO_DRAFTER))
         fail(f"expected --drafter to be one of {known}, got {name!r}")
+    return name
+
+
+def compile_drafter(name: str) -> None:
+    """Have the drafter's kernels compiled, which takes a while once on a machine."""
+    from .drafters import NO_DRAFTER, create_drafter
+
+    if name != NO_DRAFTER:
+        with messages.status(f"compiling the kernels of {name} (once on this machine)"):
+            create_drafter(name)
 
 
 def prompt_token_ids(

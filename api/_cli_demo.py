@@ -16,7 +16,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ._cli_common import check_drafter, fail, load, messages, output, prompt_token_ids, run_bars
+from ._cli_common import (
+    choose_drafter,
+    compile_drafter,
+    fail,
+    load,
+    messages,
+    output,
+    prompt_token_ids,
+    run_bars,
+)
 from ._cli_stream import DRAFTED_STYLE, StepPrinter
 
 if TYPE_CHECKING:
@@ -47,17 +56,23 @@ def demo(
 ) -> None:
     """Show speculation at work: drafted tokens in green, then times beside transformers'."""
     prompts = _choose_prompts(all_prompts, only)
-    if drafter is not None:
-        check_drafter(drafter)
+    drafter = choose_drafter(drafter)
     if json_out not in (None, "-") and not Path(str(json_out)).absolute().parent.is_dir():
         fail(f"expected --json to be a file in a folder that exists, got {json_out}")
     model, tokenizer = load("default", "float32")
+    fast_model, _ = load("default", "float32")
     from .integrations.default_model import MODEL_TITLE
-    from .integrations.generation import DEFAULT_DRAFTER
+    from .verifier.cpu_fast_path import enable_cpu_fast_path
     from .workbench.comparison import Comparison
 
-    drafter = DEFAULT_DRAFTER if drafter is None else drafter
-    comparison = Comparison(model, drafter, max_new_tokens)
+    compile_drafter(drafter)
+    fast_path = enable_cpu_fast_path(fast_model, allow_extra_memory=True)
+    comparison = Comparison(
+        model,
+        drafter,
+        max_new_tokens,
+        fast_model=fast_model if fast_path.enabled else None,
+    )
     console = messages if json_out == "-" else output
     console.print(
         f"{MODEL_TITLE}, float32, greedy, drafter [bold]{drafter}[/]. It is a small model: "
@@ -94,7 +109,7 @@ def _show_prompt(
     num_rounds: int,
 ) -> list[ArmResult]:
     """Stream the answer of freedraft once, then time all ways and print their table."""
-    from .workbench.comparison import ARMS, FREEDRAFT
+    from .workbench.comparison import FREEDRAFT
 
     console.rule(f"[bold]{prompt.name}[/] ({prompt.workload})")
     console.print(prompt.text.splitlines()[0], style="italic dim", markup=False, highlight=False)
@@ -106,7 +121,7 @@ def _show_prompt(
     printer.finish()
     console.print()
     with run_bars(transient=True) as bars:
-        task = bars.add_task(f"timing {prompt.name}", total=num_rounds * len(ARMS))
+        task = bars.add_task(f"timing {prompt.name}", total=num_rounds * len(comparison.arms))
         results = comparison.compare(input_ids, num_rounds, lambda: bars.advance(task))
     console.print(_table(results, num_rounds))
     return results
@@ -136,19 +151,18 @@ def _table(results: list[ArmResult], num_rounds: int) -> Table:
 
 def _closing_line(answers: dict[str, list[ArmResult]]) -> str:
     """Return the geometric means over the prompts."""
-    from .workbench.comparison import FREEDRAFT, PROMPT_LOOKUP
+    from .workbench.comparison import FAST_PATH, FREEDRAFT, PROMPT_LOOKUP
 
-    means = {
-        arm: statistics.geometric_mean(
-            next(result.speedup for result in results if result.name == arm)
-            for results in answers.values()
-        )
-        for arm in (PROMPT_LOOKUP, FREEDRAFT)
-    }
-    return (
-        f"Geometric mean over {len(answers)} prompts: freedraft [bold]{means[FREEDRAFT]:.2f}x[/] "
-        f"of generate, prompt lookup {means[PROMPT_LOOKUP]:.2f}x."
-    )
+    speedups: dict[str, list[float]] = {}
+    for results in answers.values():
+        for result in results:
+            speedups.setdefault(result.name, []).append(result.speedup)
+    means = [
+        f"{arm} [bold]{statistics.geometric_mean(speedups[arm]):.2f}x[/]"
+        for arm in (PROMPT_LOOKUP, FREEDRAFT, FAST_PATH)
+        if arm in speedups
+    ]
+    return f"Geometric means over {len(answers)} prompts, of generate: {'; '.join(means)}."
 
 
 def _write_json(

@@ -1,10 +1,11 @@
 """Sources of candidate trees. They know no engine and no model, only token ids."""
 
 from .base import DEFAULT_NAMESPACE, Drafter, Feedback, RequestId
-from .catalog import DRAFTER_NAMES, NO_DRAFTER, create_drafter
+from .catalog import DEFAULT_DRAFTER, DRAFTER_NAMES, NO_DRAFTER, create_drafter
 from .tree import ROOT, CandidateTree
 
 __all__ = [
+    "DEFAULT_DRAFTER",
     "DEFAULT_NAMESPACE",
     "DRAFTER_NAMES",
     "NO_DRAFTER",

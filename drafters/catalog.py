@@ -7,6 +7,7 @@ from .base import Drafter
 DRAFTER_NAMES = ("ngram", "suffix", "edit", "blend")
 BLEND_SOURCES = ("ngram", "suffix", "edit")
 """What the blend of that name is made of."""
+DEFAULT_DRAFTER = "blend"
 NO_DRAFTER = "none"
 """Stands for plain decoding where a drafter's name is expected."""
 

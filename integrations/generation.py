@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.generation.stopping_criteria import StopStringCriteria
 
-from ..drafters import DEFAULT_NAMESPACE, NO_DRAFTER, Drafter, create_drafter
+from ..drafters import DEFAULT_DRAFTER, DEFAULT_NAMESPACE, NO_DRAFTER, Drafter, create_drafter
 from ..verifier import NodeBudget, TreeForward
 from .decode_loop import DecodeLoop
 from .draft_guard import DraftGuard
@@ -34,7 +34,6 @@ from .prompt_input import Prompt, check_token_ids, encode_prompt, split_padding
 from .results import GenerationResult, padded_sequences
 from .statistics import StepReport
 
-DEFAULT_DRAFTER = "ngram"
 DEFAULT_MAX_NODES = 16
 
 

@@ -24,7 +24,9 @@ PLAIN_LOOP = "plain loop"
 GENERATE = "generate"
 PROMPT_LOOKUP = "prompt lookup"
 FREEDRAFT = "freedraft"
+FAST_PATH = "freedraft, fast path"
 ARMS = (PLAIN_LOOP, GENERATE, PROMPT_LOOKUP, FREEDRAFT)
+"""What every comparison runs; :data:`FAST_PATH` joins where a second model is given."""
 PROMPT_LOOKUP_TOKENS = 10
 
 
@@ -87,6 +89,7 @@ class Comparison:
         drafter: str,
         max_new_tokens: int,
         cost_gate: bool = True,
+        fast_model: PreTrainedModel | None = None,
     ) -> None:
         """Set up the arms.
 
@@ -94,12 +97,19 @@ class Comparison:
             model: the target.
             drafter: name of the drafter of the freedraft arm, a fresh one each run.
             max_new_tokens: most new tokens of a run.
-            cost_gate: of the freedraft arm, as for ``generate``.
+            cost_gate: of the freedraft arms, as for ``generate``.
+            fast_model: the same model on the CPU fast path, for an arm of its own.
         """
         self._cost_gate = cost_gate
         self._model = model
+        self._fast_model = fast_model
         self._drafter = drafter
         self._max_new_tokens = max_new_tokens
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The ways that are compared, in the order of their results."""
+        return ARMS if self._fast_model is None else (*ARMS, FAST_PATH)
 
     def run_once(
         self, arm: str, input_ids: Tensor, on_step: Callable[[StepReport], None] | None = None
@@ -107,14 +117,16 @@ class Comparison:
         """Generate once.
 
         Args:
-            arm: one of :data:`ARMS`.
+            arm: one of :attr:`arms`.
             input_ids: ``(1, length)`` int64.
             on_step: told of each step of the two arms that are freedraft's.
         """
         if arm == PLAIN_LOOP:
-            return self._freedraft(input_ids, None, on_step)
+            return self._freedraft(self._model, input_ids, None, on_step)
         if arm == FREEDRAFT:
-            return self._freedraft(input_ids, self._drafter, on_step)
+            return self._freedraft(self._model, input_ids, self._drafter, on_step)
+        if arm == FAST_PATH and self._fast_model is not None:
+            return self._freedraft(self._fast_model, input_ids, self._drafter, on_step)
         lookup = {"prompt_lookup_num_tokens": PROMPT_LOOKUP_TOKENS} if arm == PROMPT_LOOKUP else {}
         return self._transformers(input_ids, lookup)
 
@@ -129,26 +141,28 @@ class Comparison:
             after_run: called after each run.
 
         Returns:
-            One result an arm, in the order of :data:`ARMS`.
+            One result an arm, in the order of :attr:`arms`.
         """
-        runs: dict[str, list[Run]] = {arm: [] for arm in ARMS}
+        arms = self.arms
+        runs: dict[str, list[Run]] = {arm: [] for arm in arms}
         for number in range(num_rounds):
-            shift = number % len(ARMS)
-            for arm in ARMS[shift:] + ARMS[:shift]:
+            shift = number % len(arms)
+            for arm in arms[shift:] + arms[:shift]:
                 runs[arm].append(self.run_once(arm, input_ids))
                 after_run()
         base = runs[GENERATE]
-        return [summarize(arm, runs[arm], base) for arm in ARMS]
+        return [summarize(arm, runs[arm], base) for arm in arms]
 
     def _freedraft(
         self,
+        model: PreTrainedModel,
         input_ids: Tensor,
         drafter: str | None,
         on_step: Callable[[StepReport], None] | None,
     ) -> Run:
         begin = time.perf_counter()
         result = generate(
-            self._model,
+            model,
             input_ids,
             drafter=drafter,
             cost_gate=self._cost_gate,

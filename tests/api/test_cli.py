@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import io
 import json
 import re
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 
 from freedraft import DRAFTER_NAMES, StepReport, __version__, _cli_demo, _cli_doctor, cli
 from freedraft._cli_stream import StepPrinter, TextPieces
+from freedraft.workbench.comparison import ARMS, FAST_PATH
 
 PROMPT = "for step in steps:\n    run(step)\n\nfor step in steps:\n"
 TOKENIZER = byte_tokenizer()
@@ -275,21 +277,21 @@ def test_doctor_knows_the_ranges_of_the_extras() -> None:
 @pytest.fixture
 def demo_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model = byte_llama()
-    monkeypatch.setattr(_cli_demo, "load", lambda name, dtype: (model, TOKENIZER))
+    monkeypatch.setattr(_cli_demo, "load", lambda name, dtype: (copy.deepcopy(model), TOKENIZER))
 
 
 @pytest.mark.usefixtures("demo_model")
-def test_demo_compares_the_four_ways(tmp_path: Path) -> None:
+def test_demo_compares_all_ways(tmp_path: Path) -> None:
     target = tmp_path / "numbers.json"
     args = ("demo", "--only", "chat", "--only", "rag1", "--max-new-tokens", "32")
     code, out, err = run(*args, "--rounds", "2", "--json", str(target))
     assert code == 0, err
-    assert out.count("2 interleaved runs") == 2 and "Geometric mean over 2 prompts" in out
+    assert out.count("2 interleaved runs") == 2 and "Geometric means over 2 prompts" in out
     report = json.loads(target.read_text())
     assert report["prompts"].keys() == {"chat", "rag1"}
     for results in report["prompts"].values():
         names = [result["name"] for result in results]
-        assert names == ["plain loop", "generate", "prompt lookup", "freedraft"]
+        assert names == [*ARMS, FAST_PATH]
         for result in results:
             assert result["name"] in out
             assert result["same_text"] is True

@@ -79,6 +79,7 @@ def doctor(
         "platform": platform.platform(),
         "packages": {name: installed_version(name) for name in _PACKAGES},
         "device": _device(),
+        "cpu_fast_path": _cpu_fast_path(),
         "kernel_cache": {"folder": cache_path, "note": cache_note},
         "default_model": {
             "folder": str(default_model_folder()),
@@ -144,6 +145,16 @@ def _device() -> dict[str, object]:
     return {"name": "cpu", "note": f"{torch.get_num_threads()} threads, no CUDA device"}
 
 
+def _cpu_fast_path() -> dict[str, object]:
+    """Return whether models on the CPU can be given faster layers and, if not, why."""
+    try:
+        from .verifier.cpu_fast_path import cpu_fast_path_problem
+    except ImportError as error:
+        return {"available": False, "note": f"torch or transformers cannot be imported: {error}"}
+    problem = cpu_fast_path_problem()
+    return {"available": problem is None, "note": problem}
+
+
 def _numba_cache() -> tuple[str | None, str | None]:
     """Return the folder of compiled kernels and, when there is none, why."""
     from .drafters._jit import kernel
@@ -168,6 +179,11 @@ def _print_report(report: dict[str, Any]) -> None:
         facts.add_row(name, found or Text("missing", "yellow"))
     device, cache, model = report["device"], report["kernel_cache"], report["default_model"]
     facts.add_row("device", _with_note(device["name"], device["note"]))
+    fast_path = report["cpu_fast_path"]
+    facts.add_row(
+        "CPU fast path",
+        _with_note("available" if fast_path["available"] else None, fast_path["note"]),
+    )
     facts.add_row("kernel cache", _with_note(cache["folder"], cache["note"]))
     facts.add_row("default model", Text(model["note"] or model["folder"]))
     output.print(facts)

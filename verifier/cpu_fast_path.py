@@ -163,6 +163,16 @@ def cpu_fast_path(
         disable_cpu_fast_path(model)
 
 
+def cpu_fast_path_problem() -> str | None:
+    """Return why packed layers would not work with this PyTorch here, ``None`` when they do."""
+    for dtype in SUPPORTED_DTYPES:
+        try:
+            PackedWeight([nn.Linear(64, 64).to(dtype)])
+        except UnsupportedLinearError as error:
+            return f"{str(dtype).removeprefix('torch.')}: {error}"
+    return None
+
+
 class _Exchange:
     """What is put into a model, and the way back.
 

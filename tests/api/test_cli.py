@@ -10,6 +10,7 @@ from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
@@ -225,12 +226,22 @@ def test_doctor_tells_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert str(tmp_path) in report["default_model"]["note"]
     engines = {engine["name"]: engine for engine in report["engines"]}
     assert "freedraft.generate" in engines["transformers"]["registers_as"]
+    fast_path = report["cpu_fast_path"]
+    assert fast_path["available"] == (fast_path["note"] is None)
     for engine in engines.values():
         assert (engine["reason"] is None) == (engine["registers_as"] is not None)
     code, out, _ = run("doctor")
     assert code == 0
     for name in engines:
         assert name in out
+
+
+def test_doctor_says_why_there_is_no_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    fast_path = run_json("doctor")["cpu_fast_path"]
+    assert fast_path["available"] is False
+    assert "without oneDNN" in fast_path["note"]
+    assert "without oneDNN" in run("doctor")[1].replace("\n", " ")
 
 
 REQUIREMENTS = ["numpy>=1", "transformers<6,>=5.20; extra == 'hf'", "vllm>=0.22; extra == 'vllm'"]

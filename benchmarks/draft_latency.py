@@ -1,6 +1,6 @@
 """What does drafting cost a step, by context length, batch and trace file, beside Arctic?
 
-    FOLDER/bin/python benchmarks/draft_latency.py TRACES.jsonl... --tokenizer MODEL --out OUT.json
+    python benchmarks/draft_latency.py TOKENIZER TRACE.jsonl... --out RESULT.json [--rival FOLDER]
 
 Propose + extend, microseconds a step, each drafter walking its own accepted path at 16 nodes:
 

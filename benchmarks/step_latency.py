@@ -1,0 +1,439 @@
+"""What does drafting cost a step: by context length, batch and file, beside Arctic Inference?
+
+    FOLDER/bin/python benchmarks/step_latency.py TRACES.jsonl... --tokenizer MODEL --out OUT.json
+
+FOLDER is what ``rivals.sh`` made. All subjects draft 16 nodes at most and run in turn, step by
+step, in one process, each along its own walk over the recorded responses. A step is one propose for
+the batch (Arctic has no batch call: one speculate a request) and one extend a request. Parts:
+
+- ``contexts``: prompts of 1k to 128k tokens, batches of 1, 8 and 64. Before the clock starts, the
+  suffix drafter may index the whole prompt. Batches that would cost Arctic more than 2^21 tokens of
+  prompt are walked without it.
+- ``files``: every request of every trace file, in order, as it comes.
+- ``ingest``: microseconds and bytes a token of long texts.
+- ``eviction``: what a response of 2,000 tokens costs in all, from start to stop, in a full pool
+  where it drives out an older one, and in one with room.
+
+Processor time of the calling thread stands beside wall time, since on a shared machine wall times
+hold the turns of others. Reading both clocks costs what ``clock_us`` says; it is not taken off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import rivals
+from transformers import AutoTokenizer
+
+from freedraft.drafters.base import Drafter
+from freedraft.drafters.blend import BlendDrafter
+from freedraft.drafters.edit import EditDrafter
+from freedraft.drafters.ngram import NgramConfig, NgramDrafter
+from freedraft.drafters.suffix import SuffixConfig, SuffixDrafter
+from freedraft.drafters.tree import CandidateTree
+from freedraft.workbench.replay import accepted_path
+from freedraft.workbench.traces import TokenTrace, read_traces, tokenize_traces
+
+IntArray = npt.NDArray[np.int32]
+
+MAX_NODES = 16
+CONTEXTS = (1_024, 8_192, 32_768, 131_072)
+BATCHES = (1, 8, 64)
+STEPS = {1: 400, 8: 100, 64: 40}
+MOST_ARCTIC_TOKENS = 1 << 21
+PARTS = ("files", "ingest", "eviction", "contexts")
+ONE_PLACE = {"max_visits": (1, 1, 1, 1, 1), "max_places": 1, "max_skip_visits": 0}
+"""With one place there is nothing to branch to: the n-gram drafter's tree is a chain."""
+
+
+class Clock:
+    """Wall and processor times of many calls, in nanoseconds."""
+
+    def __init__(self) -> None:
+        """Begin without times."""
+        self.wall: list[int] = []
+        self.processor: list[int] = []
+
+    def time(self, call: Callable[[], Any]) -> Any:
+        """Run ``call``, keep how long it took, and return what it returned."""
+        processor, wall = time.thread_time_ns(), time.perf_counter_ns()
+        result = call()
+        self.wall.append(time.perf_counter_ns() - wall)
+        self.processor.append(time.thread_time_ns() - processor)
+        return result
+
+    def plus(self, other: Clock) -> Clock:
+        """Return the sums of both, call by call."""
+        both = Clock()
+        both.wall = [a + b for a, b in zip(self.wall, other.wall, strict=True)]
+        both.processor = [a + b for a, b in zip(self.processor, other.processor, strict=True)]
+        return both
+
+    def report(self) -> dict[str, dict[str, float]]:
+        """Return median, 99th percentile and mean of both, in microseconds."""
+        return {
+            name: {
+                "p50": round(float(np.percentile(times, 50)) / 1e3, 2),
+                "p99": round(float(np.percentile(times, 99)) / 1e3, 2),
+                "mean": round(float(np.mean(times)) / 1e3, 2),
+            }
+            for name, times in (("wall_us", self.wall), ("processor_us", self.processor))
+        }
+
+
+class Subject:
+    """One of our drafters on its own walk."""
+
+    def __init__(self, name: str, drafter: Drafter) -> None:
+        """Take the drafter over."""
+        self.name = name
+        self.drafter: Any = drafter
+        self.propose_clock, self.extend_clock = Clock(), Clock()
+        self.places: dict[int, int] = {}
+        self.responses: dict[int, IntArray] = {}
+
+    def start(self, request: int, prompt: IntArray, response: IntArray) -> None:
+        """Begin a request that will answer ``response``."""
+        self.drafter.start(request, prompt)
+        self.places[request], self.responses[request] = 0, response
+
+    def settle(self, num_tokens: int) -> None:
+        """Let what works in slices catch up with ``num_tokens`` of prompts."""
+        requests = list(self.places)
+        for _ in range(num_tokens // SuffixConfig().slice_tokens + len(requests) + 1):
+            self.drafter.propose(requests, MAX_NODES, MAX_NODES)
+
+    def stop(self, request: int) -> None:
+        """End a request."""
+        self.drafter.stop(request)
+        del self.places[request], self.responses[request]
+
+    def runs(self, request: int) -> bool:
+        """Return whether the response goes on."""
+        return self.places[request] < self.responses[request].size
+
+    def step(self) -> None:
+        """Draft for all running requests and commit what their responses accept."""
+        requests = list(self.places)
+        trees = self.propose_clock.time(lambda: self.propose(requests))
+        emitted: list[IntArray] = []
+        for request, tree in zip(requests, self.as_trees(trees), strict=True):
+            place, response = self.places[request], self.responses[request]
+            accepted = accepted_path(tree, response[place:]).size
+            emitted.append(response[place : place + accepted + 1])
+            self.places[request] = place + emitted[-1].size
+        self.extend_clock.time(lambda: self.extend(requests, emitted))
+        self.after_extend(requests, emitted)
+
+    def propose(self, requests: list[int]) -> Any:
+        """Make the timed call."""
+        return self.drafter.propose(requests, MAX_NODES, MAX_NODES)
+
+    def as_trees(self, trees: Any) -> list[CandidateTree]:
+        """Return what ``propose`` returned as trees; not timed."""
+        return trees  # type: ignore[no-any-return]
+
+    def extend(self, requests: list[int], emitted: list[IntArray]) -> None:
+        """Make the timed calls."""
+        for request, tokens in zip(requests, emitted, strict=True):
+            self.drafter.extend(request, tokens)
+
+    def after_extend(self, requests: list[int], emitted: list[IntArray]) -> None:
+        """Do nothing: our drafters keep the text themselves."""
+
+    def report(self, batch: int) -> dict[str, Any]:
+        """Return the times."""
+        return {
+            "steps": len(self.propose_clock.wall),
+            "batch": batch,
+            "propose": self.propose_clock.report(),
+            "extend": self.extend_clock.report(),
+            "step": self.propose_clock.plus(self.extend_clock).report(),
+        }
+
+
+class ChainSubject(Subject):
+    """A drafter of trees for an engine without trees: each tree's best chain, taken in time."""
+
+    def propose(self, requests: list[int]) -> Any:
+        """Make the timed call."""
+        return [tree.best_chain() for tree in super().propose(requests)]
+
+
+class ArcticSubject(Subject):
+    """Arctic's cache: the timed calls are its own, without our adapter around them."""
+
+    def __init__(self, name: str) -> None:
+        """Create an empty cache."""
+        self.rival: Any = rivals.RIVALS[name](MAX_NODES)
+        super().__init__(name, self.rival)
+
+    def settle(self, num_tokens: int) -> None:
+        """Do nothing: it inserts whole prompts at once."""
+
+    def propose(self, requests: list[int]) -> Any:
+        """Make the timed calls."""
+        return [self.rival.speculate(request, MAX_NODES) for request in requests]
+
+    def as_trees(self, trees: Any) -> list[CandidateTree]:
+        """Return the drafts as trees."""
+        return [CandidateTree.from_arrays(tree.token_ids, tree.parents) for tree in trees]
+
+    def extend(self, requests: list[int], emitted: list[IntArray]) -> None:
+        """Make the timed calls."""
+        for request, tokens in zip(requests, emitted, strict=True):
+            self.rival.cache.add_active_response(request, tokens)
+
+    def after_extend(self, requests: list[int], emitted: list[IntArray]) -> None:
+        """Append to the texts that an engine keeps; not timed."""
+        for request, tokens in zip(requests, emitted, strict=True):
+            self.rival.contexts[request].append(tokens)
+
+
+def make_subjects(num_tokens: int, arctic: bool) -> list[Subject]:
+    """Return fresh subjects with room for ``num_tokens`` of running requests."""
+    capacity = max(1 << 22, 2 * num_tokens)
+    pool_bytes = 1 << 30 if num_tokens < 1 << 21 else 6 << 30
+
+    def ngram(**settings: Any) -> NgramDrafter:
+        return NgramDrafter(NgramConfig(capacity=capacity, **settings))
+
+    def suffix() -> SuffixDrafter:
+        return SuffixDrafter(SuffixConfig(max_bytes=pool_bytes))
+
+    subjects = [
+        Subject("ngram", ngram()),
+        Subject("ngram-one-place", ngram(**ONE_PLACE)),
+        ChainSubject("ngram-best-chain", ngram()),
+        Subject("suffix", suffix()),
+        Subject("edit", EditDrafter()),
+        Subject("blend", BlendDrafter([ngram(), suffix(), EditDrafter()])),
+    ]
+    if arctic:
+        names = [name for name in rivals.available() if name.startswith("arctic")]
+        subjects += [ArcticSubject(name) for name in names]
+    return subjects
+
+
+def by_context(traces: Sequence[TokenTrace], max_context: int) -> list[dict[str, Any]]:
+    """Walk batches behind long prompts."""
+    text = np.concatenate([part for t in traces for part in (t.prompt_ids, t.response_ids)])
+    responses = [trace.response_ids for trace in traces]
+    rows = []
+    for context in (length for length in CONTEXTS if length <= max_context):
+        for batch in BATCHES:
+            arctic = context * batch <= MOST_ARCTIC_TOKENS
+            subjects = make_subjects(context * batch, arctic)
+            for request in range(batch):
+                trace = traces[request % len(traces)]
+                begin = request * 7_919 % text.size
+                filler = np.resize(np.roll(text, -begin), max(0, context - trace.prompt_ids.size))
+                prompt = np.concatenate((filler, trace.prompt_ids))[-context:]
+                first = request % len(traces)
+                response = np.concatenate(responses[first:] + responses[:first])
+                for subject in subjects:
+                    subject.start(request, prompt, response)
+            for subject in subjects:
+                subject.settle(context * batch)
+            for step in range(STEPS[batch]):
+                for turn in range(len(subjects)):
+                    subjects[(step + turn) % len(subjects)].step()
+            for subject in subjects:
+                row = {"context": context, "subject": subject.name, **subject.report(batch)}
+                rows.append(row)
+                show(f"{context:6} tokens, batch {batch:2}", row)
+    return rows
+
+
+def by_file(files: dict[str, list[TokenTrace]], most_requests: int) -> list[dict[str, Any]]:
+    """Walk every file's requests in order, one at a time."""
+    rows = []
+    for file, traces in files.items():
+        subjects = make_subjects(0, True)
+        for request, trace in enumerate(traces[:most_requests]):
+            for subject in subjects:
+                subject.start(request, trace.prompt_ids, trace.response_ids)
+            left = list(subjects)
+            while left := [subject for subject in left if subject.runs(request)]:
+                for subject in left:
+                    subject.step()
+            for subject in subjects:
+                subject.stop(request)
+        for subject in subjects:
+            rows.append({"file": file, "subject": subject.name, **subject.report(1)})
+            show(file, rows[-1])
+    return rows
+
+
+def show(place: str, row: dict[str, Any]) -> None:
+    """Print the step's times."""
+    wall, processor = row["step"]["wall_us"], row["step"]["processor_us"]
+    print(
+        f"{place:24} {row['subject']:17} wall {wall['p50']:8.1f} p99 {wall['p99']:9.1f}, "
+        f"processor {processor['p50']:8.1f} p99 {processor['p99']:9.1f} us a step",
+        flush=True,
+    )
+
+
+def resident_bytes() -> int:
+    """Return the process's resident memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def ingest(text: IntArray) -> dict[str, Any]:
+    """Fill an n-gram pool, and index one long prompt with the suffix drafter."""
+    length = 131_072
+    before = resident_bytes()
+    ngram = NgramDrafter()
+    capacity = ngram.config.capacity
+    clock = Clock()
+    for request in range(capacity // length):
+        prompt = np.resize(np.roll(text, -request * 7_919), length)
+        clock.time(partial(ngram.start, request, prompt))
+    result: dict[str, Any] = {
+        "tokens_a_prompt": length,
+        "ngram": {
+            "tokens": capacity,
+            "us_per_token_wall": round(float(np.median(clock.wall)) / 1e3 / length, 4),
+            "us_per_token_processor": round(float(np.median(clock.processor)) / 1e3 / length, 4),
+            "resident_bytes_per_token": round((resident_bytes() - before) / capacity, 1),
+        },
+    }
+    del ngram
+    suffix, clock = SuffixDrafter(), Clock()
+    num_calls = length // suffix.config.slice_tokens + 1
+    for request in range(8):
+        prompt = np.resize(np.roll(text, -request * 7_919), length)
+        suffix.start(request, prompt)
+        clock.time(
+            lambda request=request: [suffix.propose([request], 1, 1) for _ in range(num_calls)]
+        )
+    result["suffix"] = {
+        "tokens": 8 * length,
+        "us_per_token_wall": round(float(np.median(clock.wall)) / 1e3 / length, 4),
+        "us_per_token_processor": round(float(np.median(clock.processor)) / 1e3 / length, 4),
+        "bytes_per_token": round(suffix.num_bytes / (8 * length), 1),
+    }
+    return result
+
+
+def eviction(text: IntArray) -> dict[str, Any]:
+    """Turn pools over under responses of 2,000 tokens; compare with pools that have room."""
+    size = 2_000
+
+    def turn_over(drafter: Any, first: int, count: int) -> Clock:
+        clock = Clock()
+        for request in range(first, first + count):
+            response = np.roll(text, -request * 1_999)[:size]
+
+            def whole(request: int = request, response: IntArray = response) -> None:
+                drafter.start(request, response[:1])
+                for place in range(1, size, 20):
+                    drafter.extend(request, response[place : place + 20])
+                drafter.stop(request)
+
+            clock.time(whole)
+        return clock
+
+    room = NgramConfig(capacity=1 << 22)
+    small = NgramConfig(capacity=1 << 18)
+    segments = SuffixConfig(max_namespace_bytes=1 << 22)
+    pairs: dict[str, tuple[Any, Any]] = {
+        "ngram": (NgramDrafter(room), NgramDrafter(small)),
+        "suffix": (SuffixDrafter(), SuffixDrafter(segments)),
+    }
+    result: dict[str, Any] = {"tokens_a_response": size}
+    for name, (roomy, full) in pairs.items():
+        turn_over(roomy, 0, 200)
+        turn_over(full, 0, 200)  # both have turned over by now, or never will
+        with_room, without = turn_over(roomy, 200, 200), turn_over(full, 200, 200)
+        result[name] = {
+            "with_room": with_room.report(),
+            "full": without.report(),
+            "eviction_us": round(
+                (float(np.median(without.processor)) - float(np.median(with_room.processor))) / 1e3,
+                1,
+            ),
+        }
+    if "arctic-64" in rivals.available():
+        for depth in (64, 24):
+            result[f"arctic-{depth}"] = arctic_eviction(text, size, depth)
+    return result
+
+
+def arctic_eviction(text: IntArray, size: int, depth: int) -> dict[str, Any]:
+    """Time the start of a request that drives out the oldest of 100 cached responses."""
+    from arctic_inference.suffix_decoding import SuffixDecodingCache
+
+    cache = SuffixDecodingCache(depth, max_cached_requests=100)
+    clock = Clock()
+    for request in range(140):
+        response = np.ascontiguousarray(np.roll(text, -request * 1_999)[:size])
+        start = partial(cache.start_request, request, response[:1])
+        if request < 100:
+            start()
+        else:
+            clock.time(start)
+        cache.add_active_response(request, response)
+        cache.stop_request(request)
+    return {"start_that_evicts": clock.report()}
+
+
+def main() -> None:
+    """Measure and write the results, part by part."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("traces", nargs="+", type=Path)
+    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=PARTS)
+    parser.add_argument("--max-context", type=int, default=CONTEXTS[-1])
+    parser.add_argument("--most-requests", type=int, default=1_000)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    tokenizer = AutoTokenizer.from_pretrained(options.tokenizer)
+    encode = partial(tokenizer.encode, add_special_tokens=False, verbose=False)
+    files = {path.name: list(tokenize_traces(read_traces(path), encode)) for path in options.traces}
+    traces = next(iter(files.values()))
+    text = np.concatenate([trace.response_ids for trace in traces])
+    empty = Clock()
+    for _ in range(10_000):
+        empty.time(lambda: None)
+    measures: dict[str, Callable[[], Any]] = {
+        "files": lambda: by_file(files, options.most_requests),
+        "ingest": lambda: ingest(text),
+        "eviction": lambda: eviction(text),
+        "contexts": lambda: by_context(traces, options.max_context),
+    }
+    result: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    result |= {
+        "question": "microseconds a step of drafting, by context, batch and file, beside Arctic",
+        "max_nodes": MAX_NODES,
+        "clock_us": empty.report(),
+        "python": platform.python_version(),
+        "numba": numba.__version__,
+        "numpy": np.__version__,
+        "rivals": rivals.available(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, shared: other programs ran",
+    }
+    for part in options.parts:
+        load_before = os.getloadavg()
+        result[part] = measures[part]()
+        result[f"{part}_load_average"] = [round(load_before[0], 1), round(os.getloadavg()[0], 1)]
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        if part in ("ingest", "eviction"):
+            print(json.dumps(result[part], indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main()

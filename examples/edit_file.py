@@ -1,9 +1,10 @@
 """Edit a file: the answer repeats most of the prompt, so most of it is drafted.
 
     python examples/edit_file.py
-    python examples/edit_file.py my_module.py --task "Add type hints."
+    python examples/edit_file.py notes.md --task "Change the date to Sunday. Return all of it."
 
-The answer goes to the output, the statistics beside it.
+The answer goes to the output, the statistics beside it. The default model is small: watch its
+speed, not its wit.
 """
 
 from __future__ import annotations
@@ -17,27 +18,18 @@ import freedraft
 from freedraft.integrations.default_model import load_default_model
 
 SAMPLE = """\
-def read_prices(path):
-    prices = {}
-    with open(path) as handle:
-        for line in handle:
-            name, price = line.strip().split(",")
-            prices[name] = float(price)
-    return prices
+Dear neighbours,
 
+the sumer party takes place on Saturday, 14 June, in the yard behind house number 12. We begin
+at four in the afternoon with cofee and cake, and light the grill at six.
 
-def cheapest(prices):
-    best = None
-    for name in prices:
-        if best is None or prices[name] < prices[best]:
-            best = name
-    return best
+Please bring plates, cutlery and something to sit on. Drinks are bought together; the box for
+mony stands beside the fridge. If it rains, we meet in the cellar of house number 10.
 
+Last year some bicicles were in the way. Please put yours behind the shed until Sunday.
 
-def average(prices):
-    if not prices:
-        raise ValueError("expected at least one price")
-    return sum(prices.values()) / len(prices)
+Kind regards
+the house committee
 """
 
 
@@ -45,13 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Read the options, generate, print."""
     parser = argparse.ArgumentParser(description="Edit a file with the default model.")
     parser.add_argument("file", nargs="?", type=Path, help="a text file; a sample when absent")
-    parser.add_argument("--task", default="Rename the variable `prices` to `catalog`.")
+    parser.add_argument("--task", default="Correct the spelling and return the complete text.")
     parser.add_argument("--max-new-tokens", type=int, default=256)
     options = parser.parse_args(arguments)
     source = SAMPLE if options.file is None else options.file.read_text(encoding="utf-8")
 
     model, tokenizer = load_default_model()
-    request = f"{options.task} Return the complete file.\n\n```\n{source}```"
+    request = f"{options.task}\n\n{source}"
     turn = [{"role": "user", "content": request}]
     text = str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
     # The template has written the special tokens already.

@@ -1,7 +1,7 @@
 """Answer questions from a text, all in one batch: answers that quote are drafted from the prompt.
 
     python examples/rag_answer.py
-    python examples/rag_answer.py --question "How old is the bridge?" --question "Who paid?"
+    python examples/rag_answer.py --question "When is it closed?" --question "Who may print?"
 
 Without a question two are asked. Batches of any size work, and each row drafts for itself.
 """
@@ -15,14 +15,15 @@ import freedraft
 from freedraft.integrations.default_model import load_default_model
 
 PASSAGES = (
-    "The Arlen footbridge was opened in May 1908. It is 61 metres long and was paid for by the "
-    "owners of the two paper mills, whose workers had crossed the river by boat until then.",
-    "In the flood of 1954 the middle pier sank by 40 centimetres. The bridge was closed for two "
-    "years and rebuilt with a steel truss that rests on the two outer piers only.",
-    "Since 1999 the bridge has been a listed monument. Cyclists must dismount, and no more than "
-    "60 people may stand on it at the same time.",
+    "Opening hours. The workshop is open on Tuesday from 16 to 20 o'clock and on Saturday from 10 "
+    "to 14 o'clock. It is closed in August and on public holidays.",
+    "Machines. The lathe and the milling machine may be used only after a course, which takes "
+    "place on the first Saturday of each month. The 3D printers may be used by all members.",
+    "Costs. Membership costs 15 euros a month, for students 8 euros. Wood and metal are sold at "
+    "their purchase price and must be paid for at the counter before you leave.",
 )
-QUESTIONS = ("Who paid for the bridge, and when was it opened?", "What happened in 1954?")
+TASK = "Answer the question by quoting the relevant sentences from the text."
+QUESTIONS = ("When is the workshop open?", "What does membership cost?")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     context = "\n\n".join(PASSAGES)
     texts = []
     for question in questions:
-        request = f"Answer by quoting from the text.\n\n{context}\n\nQuestion: {question}"
+        request = f"{TASK}\n\n{context}\n\nQuestion: {question}"
         turn = [{"role": "user", "content": request}]
         text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
         texts.append(str(text))

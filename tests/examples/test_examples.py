@@ -76,7 +76,7 @@ def test_rag_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out
     assert out.count("Q: ") == out.count("A: ") == 2
     assert "12 tokens in" in out  # two rows of six
-    run("rag_answer", ["--question", "Who must dismount?"], monkeypatch)
+    run("rag_answer", ["--question", "Who may print?"], monkeypatch)
     assert capsys.readouterr().out.count("Q: ") == 1
 
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from transformers import TextStreamer
 
 import freedraft
-from freedraft.integrations.default_model import load_default_model
 
 
 def turns(said: Sequence[str] | None) -> Iterator[str]:
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=256)
     options = parser.parse_args(arguments)
 
-    model, tokenizer = load_default_model()
+    model, tokenizer = freedraft.load_default_model()
     streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
     # One drafter for all turns. Requests of one namespace learn from each other: use one for each
     # user, and what one of them has said is never proposed to another.

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import freedraft
-from freedraft.integrations.default_model import load_default_model
 
 SAMPLE = """\
 Dear neighbours,
@@ -42,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     source = SAMPLE if options.file is None else options.file.read_text(encoding="utf-8")
 
-    model, tokenizer = load_default_model()
+    model, tokenizer = freedraft.load_default_model()
     request = f"{options.task}\n\n{source}"
     turn = [{"role": "user", "content": request}]
     text = str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))

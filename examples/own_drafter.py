@@ -16,7 +16,6 @@ import numpy.typing as npt
 import freedraft
 from freedraft import CandidateTree, Feedback
 from freedraft.drafters import RequestId
-from freedraft.integrations.default_model import load_default_model
 
 LIST = """\
 flour from the mill in Oldham, two bags
@@ -75,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=96)
     options = parser.parse_args(arguments)
 
-    model, tokenizer = load_default_model()
+    model, tokenizer = freedraft.load_default_model()
     request = f"Copy this list and write a number before each line.\n\n{LIST}"
     turn = [{"role": "user", "content": request}]
     text = str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))

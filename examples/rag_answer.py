@@ -12,7 +12,6 @@ import argparse
 from collections.abc import Sequence
 
 import freedraft
-from freedraft.integrations.default_model import load_default_model
 
 PASSAGES = (
     "Opening hours. The workshop is open on Tuesday from 16 to 20 o'clock and on Saturday from 10 "
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     questions = options.question or QUESTIONS
 
-    model, tokenizer = load_default_model()
+    model, tokenizer = freedraft.load_default_model()
     context = "\n\n".join(PASSAGES)
     texts = []
     for question in questions:

@@ -14,7 +14,6 @@ import argparse
 from collections.abc import Sequence
 
 import freedraft
-from freedraft.integrations.default_model import load_default_model
 
 REQUEST = """\
 Write five short product descriptions, one for each line, and begin each with its name.
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=128)
     options = parser.parse_args(arguments)
 
-    model, tokenizer = load_default_model()
+    model, tokenizer = freedraft.load_default_model()
     turn = [{"role": "user", "content": REQUEST}]
     text = str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
     # The template has written the special tokens already.

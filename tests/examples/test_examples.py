@@ -39,9 +39,8 @@ def default_model() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def run(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    module = load_example(name)
-    monkeypatch.setattr(module, "load_default_model", default_model)  # loaded once for all
-    module.main([*arguments, *FEW])
+    monkeypatch.setattr(freedraft, "load_default_model", default_model)  # loaded once for all
+    load_example(name).main([*arguments, *FEW])
 
 
 def test_all_examples_are_here() -> None:

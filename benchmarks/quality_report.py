@@ -33,7 +33,7 @@ TARGETS = {
 }
 EDIT_TARGET = 14.0
 """For the edit drafter with 24 nodes on whole-file edits."""
-LEARNS_NOTHING = ("vllm-2-5", "vllm-5-5", "prompt-lookup")
+LEARNS_NOTHING = ("vllm-2-5", "vllm-5-5", "prompt-lookup", "flashspec")
 NODES = 16
 
 Point = tuple[float, float]

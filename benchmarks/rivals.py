@@ -209,6 +209,33 @@ class PromptLookup(Rival):
         return chain(candidates[0, context.size :].numpy())
 
 
+class Flashspec(Rival):
+    """flashspec's n-gram arm: the latest place of the last three, two or one tokens."""
+
+    def __init__(self, name: str, max_nodes: int) -> None:
+        """Create the arm with its default lengths."""
+        import torch
+        from flashspec.engine.ngram import NgramDrafter
+
+        torch.set_num_threads(1)
+        super().__init__(name)
+        self.from_numpy = torch.from_numpy
+        self.arm = NgramDrafter()
+
+    def start(
+        self, request_id: RequestId, prompt_ids: npt.ArrayLike, namespace: str = DEFAULT_NAMESPACE
+    ) -> None:
+        """Begin a request."""
+        self.contexts[request_id] = Context(as_token_ids(prompt_ids), np.int64)
+
+    def draft(self, request_id: RequestId, max_nodes: int) -> CandidateTree:
+        """Return the chain of one request; the arm sees the text and no room behind it."""
+        context = self.contexts[request_id]
+        tokens = self.from_numpy(context.buffer[None, : context.size])
+        drafted, valid = self.arm.propose(tokens, context.size, max_nodes)
+        return chain(drafted[0, : int(valid)].numpy())
+
+
 class Prototype(Rival):
     """The sketch that sized the design: hash chains, match-weighted tree, one ring for all."""
 
@@ -250,10 +277,11 @@ RIVALS: dict[str, Callable[[int], Rival]] = {
     "vllm-2-5": partial(Vllm, "vllm-2-5", 2, 5),
     "vllm-5-5": partial(Vllm, "vllm-5-5", 5, 5),
     "prompt-lookup": partial(PromptLookup, "prompt-lookup"),
+    "flashspec": partial(Flashspec, "flashspec"),
 }
 """Makers by name; each takes the most nodes of a draft."""
 
-FORGETFUL = ("vllm-2-5", "vllm-5-5", "prompt-lookup")
+FORGETFUL = ("vllm-2-5", "vllm-5-5", "prompt-lookup", "flashspec")
 """They learn nothing from earlier requests, so warm and cold are the same."""
 
 
@@ -268,4 +296,6 @@ def available() -> dict[str, str]:
             found[name] = VLLM_FILE.with_name("version.txt").read_text().strip()
     if importlib.util.find_spec("transformers"):
         found["prompt-lookup"] = f"transformers {version('transformers')}"
+    if importlib.util.find_spec("flashspec"):
+        found["flashspec"] = f"flashspec {version('flashspec')}"
     return found

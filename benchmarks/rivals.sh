@@ -3,9 +3,9 @@
 #
 #   bash benchmarks/rivals.sh FOLDER [PYTHON]
 #
-# FOLDER/bin/python then holds freedraft (editable), Arctic Inference and transformers; FOLDER/vllm
-# holds the one file of vLLM's n-gram drafter, taken out of a wheel whose dependencies and compiled
-# parts are not needed. A rival that does not install is named in FOLDER/missing.txt with its error;
+# FOLDER/bin/python then holds freedraft (editable), Arctic Inference, flashspec and transformers;
+# FOLDER/vllm holds the one file of vLLM's n-gram drafter, taken out of a wheel whose dependencies
+# and compiled parts are not needed. A rival that does not install is named in FOLDER/missing.txt with its error;
 # the benchmarks run without it and say so. Takes 2 to 6 minutes, most of it Arctic's build.
 set -euo pipefail
 
@@ -40,6 +40,13 @@ arctic() {
   "$FOLDER/bin/python" -c "import arctic_inference.suffix_decoding"
 }
 attempt "$ARCTIC" arctic
+
+# Of this one only the n-gram arm is measured, which needs torch alone.
+flashspec() {
+  "$FOLDER/bin/python" -m pip install --no-deps flashspec==0.3.1
+  "$FOLDER/bin/python" -c "import flashspec.engine.ngram"
+}
+attempt "flashspec==0.3.1" flashspec
 
 vllm() {
   local wheels="$FOLDER/wheels" package

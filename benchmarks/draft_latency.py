@@ -258,8 +258,10 @@ def experiments(
         turns = [
             [(text[start : start + length], text[start + length : start + length + 4_000])]
             for start in (0, 50_000)
+            if start + length + 4_000 <= text.size
         ]
-        yield f"context {length}", turns, STEPS_A_CONTEXT
+        if turns:
+            yield f"context {length}", turns, STEPS_A_CONTEXT
     everything = [request for requests in files.values() for request in requests]
     chosen = everything[:: max(1, len(everything) // 64)]
     for size in BATCHES:

@@ -51,7 +51,7 @@ class NgramConfig:
     """
 
     levels: tuple[int, ...] = (16, 8, 4, 2, 1)
-    max_visits: tuple[int, ...] = (6, 8, 16, 40, 16)
+    max_visits: tuple[int, ...] = (6, 8, 16, 48, 16)
     max_skip_visits: int = 6
     max_match: int = 64
     max_places: int = 96

@@ -47,7 +47,7 @@ class CorpusConfig:
     path: str | os.PathLike[str]
     fingerprint: str | None = None
     min_match: int = 2
-    max_match: int = 32
+    max_match: int = 64
     max_places: int = 48
     min_prob: float = 0.01
 

@@ -81,6 +81,31 @@ def chain_of(drafter: CorpusDrafter, request_id: object, max_nodes: int = 4) -> 
     return tree.best_chain().token_ids.tolist()
 
 
+def assert_draws_as_counted(
+    config: CorpusConfig, text: list[int], tail: list[int], limits: tuple[int, int]
+) -> None:
+    """A fresh drafter's tree for a tail is the oracle's, except among equals at the cut."""
+    max_nodes, max_depth = limits
+    drafter = CorpusDrafter(config)
+    drafter.start("a", np.array(tail, np.int32))
+    (tree,) = drafter.propose(["a"], max_nodes, max_depth)
+    floor, escapes = config.min_prob, drafter.escapes.tolist()
+    votes, longest = naive_votes(
+        text,
+        tail,
+        min_match=config.min_match,
+        max_places=config.max_places,
+        floor=floor,
+        escapes=escapes,
+    )
+    every = naive_paths(text, votes, longest, max_depth=max_depth, floor=floor, escapes=escapes)
+    expected = best_paths(every, max_nodes)
+    found = paths_of(tree)
+    np.testing.assert_allclose(sorted(found.values()), sorted(expected.values()), rtol=1e-5)
+    for path, prob in found.items():
+        assert prob == pytest.approx(every[path], rel=1e-5)
+
+
 @settings(max_examples=EXAMPLES)
 @given(
     documents=DOCUMENTS,
@@ -98,28 +123,29 @@ def test_tree_is_that_of_plain_counting(
     limits: tuple[int, int],
 ) -> None:
     min_match, max_match = matches[0], matches[0] + matches[1]
-    max_nodes, max_depth = limits
-    drafter = CorpusDrafter(
-        CorpusConfig(
-            write(scratch, documents),
-            min_match=min_match,
-            max_match=max_match,
-            max_places=max_places,
-            min_prob=0.005,
-        )
+    settings = CorpusConfig(
+        write(scratch, documents),
+        min_match=min_match,
+        max_match=max_match,
+        max_places=max_places,
+        min_prob=0.005,
     )
-    drafter.start("a", np.array(tail, np.int32))
-    (tree,) = drafter.propose(["a"], max_nodes, max_depth)
-    text, escapes = joined(documents), drafter.escapes.tolist()
-    votes, longest = naive_votes(
-        text, tail, min_match=min_match, max_places=max_places, floor=0.005, escapes=escapes
+    assert_draws_as_counted(settings, joined(documents), tail, limits)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_wide_levels_are_sampled_as_by_plain_counting(scratch: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    documents = [rng.integers(0, 3, 80).tolist() for _ in range(3)]
+    settings = CorpusConfig(
+        write(scratch, documents),
+        min_match=1,
+        max_match=5,
+        max_places=int(rng.integers(2, 30)),
+        min_prob=float(rng.choice([0.002, 0.05, 0.3])),
     )
-    every = naive_paths(text, votes, longest, max_depth=max_depth, floor=0.005, escapes=escapes)
-    expected = best_paths(every, max_nodes)
-    found = paths_of(tree)
-    np.testing.assert_allclose(sorted(found.values()), sorted(expected.values()), rtol=1e-5)
-    for path, prob in found.items():  # among equals at the cut either may be taken
-        assert prob == pytest.approx(every[path], rel=1e-5)
+    tail = rng.integers(0, 3, 6).tolist()
+    assert_draws_as_counted(settings, joined(documents), tail, (16, 4))
 
 
 @settings(max_examples=EXAMPLES)
@@ -238,6 +264,41 @@ def test_ids_that_no_corpus_holds_match_nothing(counting: Path, strange: int) ->
     assert chain_of(drafter, "a") == []
     drafter.extend("a", [15])
     assert chain_of(drafter, "a", 2) == [16, 17]
+    shorter = CorpusDrafter(CorpusConfig(counting, min_match=1))
+    shorter.start("a", [12, strange, 14])
+    assert chain_of(shorter, "a", 2) == [15, 16]
+
+
+def test_the_tail_goes_on_for_ever(counting: Path) -> None:
+    drafter = CorpusDrafter(CorpusConfig(counting, min_match=3, max_match=3))
+    drafter.start("a", [10, 11])
+    for _ in range(3):
+        for token in range(12, 28):
+            drafter.extend("a", [token])
+            assert chain_of(drafter, "a", 2) == [token + 1, token + 2]
+        drafter.extend("a", list(range(10, 28)))  # more than is kept
+        assert chain_of(drafter, "a", 2) == [28, 29]
+        drafter.extend("a", [10, 11])
+
+
+def test_cut_back_as_far_as_the_tail_is_kept(counting: Path) -> None:
+    drafter = CorpusDrafter(CorpusConfig(counting, max_match=3))  # twice as many are kept
+    for length, expected in ((18, [28, 29]), (16, [26, 27]), (5, [])):
+        drafter.start("a", list(range(10, 30)))
+        drafter.truncate("a", length)
+        drafter.truncate("a", 100)  # nothing is there
+        assert chain_of(drafter, "a", 2) == expected
+        drafter.extend("a", [20, 21])
+        assert chain_of(drafter, "a", 2) == [22, 23]
+
+
+def test_rows_are_used_again(counting: Path) -> None:
+    drafter = CorpusDrafter(CorpusConfig(counting))
+    for request in range(100):
+        drafter.start(request, [12, 13])
+        drafter.start("a", [12, 13])
+        drafter.stop(request)
+    assert len(drafter._sizes) == 4
 
 
 def test_a_restarted_request_has_no_past(counting: Path) -> None:
@@ -391,6 +452,7 @@ def test_fingerprint_tells_vocabularies_apart() -> None:
         {"a": 0, "b": 1},
         {"a": 1, "b": 0},
         {"a": 0, "bc": 1},
+        {"ab": 0, "c": 1},
         {"a": 0},
         {"\ud800": 0, "b": 1},
         {},

@@ -1,6 +1,6 @@
 """Sources of candidate trees. They know no engine and no model, only token ids."""
 
-from .base import DEFAULT_NAMESPACE, Drafter, Feedback, RequestId
+from .base import DEFAULT_NAMESPACE, Drafter, Feedback, RequestId, TakesPrediction
 from .catalog import DEFAULT_DRAFTER, DRAFTER_NAMES, NO_DRAFTER, create_drafter
 from .tree import ROOT, CandidateTree
 
@@ -14,5 +14,6 @@ __all__ = [
     "Drafter",
     "Feedback",
     "RequestId",
+    "TakesPrediction",
     "create_drafter",
 ]

@@ -94,6 +94,15 @@ class Drafter(Protocol):
         ...
 
 
+@runtime_checkable
+class TakesPrediction(Protocol):
+    """A drafter that can be told what a request's output will probably be."""
+
+    def set_prediction(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
+        """Take ``(length,)`` token ids as the probable output of a started request."""
+        ...
+
+
 def as_token_ids(values: npt.ArrayLike) -> IntArray:
     """Return ``values`` as a contiguous one-dimensional int32 array.
 

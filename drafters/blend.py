@@ -9,7 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _blend_kernels as kernels
-from .base import DEFAULT_NAMESPACE, Drafter, Feedback, RequestId, as_token_ids, check_budget
+from .base import (
+    DEFAULT_NAMESPACE,
+    Drafter,
+    Feedback,
+    RequestId,
+    TakesPrediction,
+    as_token_ids,
+    check_budget,
+)
 from .tree import CandidateTree, IntArray
 
 
@@ -105,6 +113,17 @@ class BlendDrafter:
         )
         for source in self.sources:
             source.start(request_id, prompt, namespace)
+
+    def set_prediction(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
+        """Tell the sources that take one what the request's output will probably be.
+
+        Args:
+            request_id: a started request.
+            token_ids: ``(length,)`` integers.
+        """
+        for source in self.sources:
+            if isinstance(source, TakesPrediction):
+                source.set_prediction(request_id, token_ids)
 
     def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
         """Append committed tokens and compare them with what each source had promised."""

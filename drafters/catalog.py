@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .base import Drafter
 
-DRAFTER_NAMES = ("ngram", "suffix", "edit", "blend")
+DRAFTER_NAMES = ("ngram", "suffix", "edit", "phrase", "blend")
 BLEND_SOURCES = ("ngram", "suffix", "edit")
 """What the blend of that name is made of."""
 DEFAULT_DRAFTER = "blend"
@@ -31,6 +31,10 @@ def create_drafter(name: str) -> Drafter:
         from .edit import EditDrafter
 
         return EditDrafter()
+    if name == "phrase":
+        from .phrase import PhraseDrafter
+
+        return PhraseDrafter()
     if name == "blend":
         from .blend import BlendDrafter
 

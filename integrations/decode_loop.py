@@ -52,7 +52,11 @@ class DecodeLoop:
         self.statistics = GenerationStatistics()
 
     def run(
-        self, rows: Sequence[DecodeRow], prompts: Sequence[Sequence[int]], namespace: str
+        self,
+        rows: Sequence[DecodeRow],
+        prompts: Sequence[Sequence[int]],
+        namespace: str,
+        prediction: Sequence[int] | None = None,
     ) -> None:
         """Decode all rows to their end; their results are left in them.
 
@@ -60,6 +64,7 @@ class DecodeLoop:
             rows: fresh rows.
             prompts: token ids of each row, without padding.
             namespace: where the drafter learns.
+            prediction: token ids that each row's output will probably be like.
         """
         begin = time.perf_counter()
         request = object()  # no other generation has requests of this name
@@ -70,6 +75,8 @@ class DecodeLoop:
             with self._draft_clock():
                 for row, prompt in zip(rows, prompts, strict=True):
                     self._guard.start(ids[row.index], prompt, namespace)
+                    if prediction is not None:
+                        self._guard.set_prediction(ids[row.index], prediction)
             self._finish_step(rows, [CandidateTree.empty()] * len(rows), logits[:, None], ids)
             active = self._drop_finished(rows, ids)
             while active:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 
-from ..drafters import DEFAULT_NAMESPACE, CandidateTree, Drafter, Feedback, RequestId
+from ..drafters import (
+    DEFAULT_NAMESPACE,
+    CandidateTree,
+    Drafter,
+    Feedback,
+    RequestId,
+    TakesPrediction,
+)
 from ..drafters.tree import IntArray
 
 
@@ -41,6 +48,12 @@ class DraftGuard:
             return
         self._running.add(request_id)
         self._call(request_id, lambda: drafter.start(request_id, prompt_ids, namespace))
+
+    def set_prediction(self, request_id: RequestId, token_ids: Sequence[int]) -> None:
+        """Tell the drafter, if it listens, what the output will probably be."""
+        drafter = self._drafter
+        if isinstance(drafter, TakesPrediction) and request_id in self._running:
+            self._call(request_id, lambda: drafter.set_prediction(request_id, token_ids))
 
     def extend(self, request_id: RequestId, token_ids: IntArray) -> None:
         """Append committed tokens."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, overload
 
 import torch
 from torch import Tensor
@@ -18,7 +18,15 @@ from transformers import (
 )
 from transformers.generation.stopping_criteria import StopStringCriteria
 
-from ..drafters import DEFAULT_DRAFTER, DEFAULT_NAMESPACE, NO_DRAFTER, Drafter, create_drafter
+from ..drafters import (
+    DEFAULT_DRAFTER,
+    DEFAULT_NAMESPACE,
+    NO_DRAFTER,
+    Drafter,
+    TakesPrediction,
+    create_drafter,
+)
+from ..drafters.blend import BlendDrafter
 from ..verifier import NodeBudget, TreeForward
 from .decode_loop import DecodeLoop
 from .draft_guard import DraftGuard
@@ -30,7 +38,13 @@ from .generation_setup import (
     stop_rules,
     usable_cache,
 )
-from .prompt_input import Prompt, check_token_ids, encode_prompt, split_padding
+from .prompt_input import (
+    Prompt,
+    check_token_ids,
+    encode_prediction,
+    encode_prompt,
+    split_padding,
+)
 from .results import GenerationResult, padded_sequences
 from .statistics import StepReport
 
@@ -47,6 +61,7 @@ class Streamer(Protocol):
         """Learn that no more will come."""
 
 
+@overload
 def generate(
     model: PreTrainedModel,
     prompt: Prompt,
@@ -57,6 +72,50 @@ def generate(
     cost_gate: bool = True,
     seed: int | Sequence[int] | None = None,
     namespace: str = DEFAULT_NAMESPACE,
+    prediction: str | Sequence[int] | None = None,
+    generation_config: GenerationConfig | None = None,
+    logits_processor: LogitsProcessorList | None = None,
+    stopping_criteria: StoppingCriteriaList | None = None,
+    streamer: Streamer | None = None,
+    on_step: Callable[[StepReport], None] | None = None,
+    return_dict: Literal[True],
+    **options: Any,
+) -> GenerationResult: ...
+
+
+@overload
+def generate(
+    model: PreTrainedModel,
+    prompt: Prompt,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    drafter: Drafter | str | None = DEFAULT_DRAFTER,
+    max_nodes: int = DEFAULT_MAX_NODES,
+    cost_gate: bool = True,
+    seed: int | Sequence[int] | None = None,
+    namespace: str = DEFAULT_NAMESPACE,
+    prediction: str | Sequence[int] | None = None,
+    generation_config: GenerationConfig | None = None,
+    logits_processor: LogitsProcessorList | None = None,
+    stopping_criteria: StoppingCriteriaList | None = None,
+    streamer: Streamer | None = None,
+    on_step: Callable[[StepReport], None] | None = None,
+    return_dict: Literal[False] = False,
+    **options: Any,
+) -> Tensor | GenerationResult: ...
+
+
+def generate(
+    model: PreTrainedModel,
+    prompt: Prompt,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    drafter: Drafter | str | None = DEFAULT_DRAFTER,
+    max_nodes: int = DEFAULT_MAX_NODES,
+    cost_gate: bool = True,
+    seed: int | Sequence[int] | None = None,
+    namespace: str = DEFAULT_NAMESPACE,
+    prediction: str | Sequence[int] | None = None,
     generation_config: GenerationConfig | None = None,
     logits_processor: LogitsProcessorList | None = None,
     stopping_criteria: StoppingCriteriaList | None = None,
@@ -79,6 +138,8 @@ def generate(
         seed: for sampling; an integer for the batch or one a row. Drawn from torch's default
             generator when absent.
         namespace: a drafter that is kept learns from earlier requests of the same namespace only.
+        prediction: text or token ids that the answer will probably be like, such as a file that is
+            to be changed a little; what of it comes true is emitted in few steps.
         generation_config: as for ``model.generate``.
         logits_processor: further processors, called once a token with the row's own history.
         stopping_criteria: further criteria, called once a token.
@@ -127,6 +188,7 @@ def generate(
         cost_gate=cost_gate,
         seed=seed,
         namespace=namespace,
+        prediction=encode_prediction(model, prediction, tokenizer),
         token_streamer=streamer,
         on_step=on_step,
         **options,
@@ -149,6 +211,7 @@ def custom_generate(
     cost_gate: bool = True,
     seed: int | Sequence[int] | None = None,
     namespace: str = DEFAULT_NAMESPACE,
+    prediction: Sequence[int] | None = None,
     on_step: Callable[[StepReport], None] | None = None,
     token_streamer: Streamer | None = None,
     **model_kwargs: Any,
@@ -156,9 +219,9 @@ def custom_generate(
     """Decode speculatively behind ``model.generate(..., custom_generate=custom_generate)``.
 
     transformers prepares the configuration, the processors and the criteria, and calls this in the
-    place of its own loop. ``drafter``, ``max_nodes``, ``cost_gate``, ``seed``, ``namespace`` and
-    ``on_step`` are given to ``model.generate`` by name, with the meaning they have in
-    :func:`generate`.
+    place of its own loop. ``drafter``, ``max_nodes``, ``cost_gate``, ``seed``, ``namespace``,
+    ``prediction`` (token ids) and ``on_step`` are given to ``model.generate`` by name, with the
+    meaning they have in :func:`generate`.
 
     Returns:
         What :func:`generate` returns.
@@ -197,8 +260,7 @@ def custom_generate(
         if on_step is not None:
             on_step(step)
 
-    if isinstance(drafter, str):
-        drafter = None if drafter == NO_DRAFTER else create_drafter(drafter)
+    drafter = _resolve(drafter, prediction)
     longest_text = min(rows[0].rules.max_length, max_context) + max_nodes + 1
     target = TreeForward(model, cache, capacity=longest_text)
     loop = DecodeLoop(
@@ -208,7 +270,7 @@ def custom_generate(
         max_nodes,
         report,
     )
-    loop.run(rows, prompts, namespace)
+    loop.run(rows, prompts, namespace, prediction)
     if streamer is not None:
         streamer.end()
     sequences = padded_sequences(rows, input_ids, generation_config)
@@ -224,6 +286,24 @@ def _split_config(
     config = copy.deepcopy(model.generation_config if config is None else config)
     rest: dict[str, Any] = config.update(**options)  # type: ignore[no-untyped-call]
     return config, rest
+
+
+def _resolve(drafter: Drafter | str | None, prediction: Sequence[int] | None) -> Drafter | None:
+    """Return the drafter of that name; one that takes predictions joins where there is one.
+
+    Raises:
+        ValueError: an unknown name, or a prediction for a drafter that takes none.
+    """
+    if drafter is None or drafter == NO_DRAFTER:
+        return None  # a prediction costs nothing where nothing is drafted
+    if not isinstance(drafter, str):
+        if prediction is not None and not isinstance(drafter, TakesPrediction):
+            raise ValueError(f"expected a drafter that takes predictions, got {drafter.name!r}")
+        return drafter
+    named = create_drafter(drafter)
+    if prediction is None or drafter == "phrase":
+        return named
+    return BlendDrafter([create_drafter("phrase"), named])
 
 
 def _callers_streamer() -> Streamer | None:

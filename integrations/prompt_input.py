@@ -64,6 +64,28 @@ def _encode_texts(
     return input_ids.to(model.device), mask.to(model.device)
 
 
+def encode_prediction(
+    model: PreTrainedModel,
+    prediction: str | Sequence[int] | None,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> list[int] | None:
+    """Return the ids of a predicted output, or ``None``.
+
+    Raises:
+        ValueError: text without a tokenizer, or ids outside the vocabulary.
+    """
+    if prediction is None or len(prediction) == 0:
+        return None
+    if isinstance(prediction, str):
+        if tokenizer is None:
+            raise ValueError("expected a tokenizer beside a prediction's text, got none")
+        ids: list[int] = tokenizer([prediction], add_special_tokens=False)["input_ids"][0]
+    else:
+        ids = [int(token) for token in prediction]
+    check_token_ids(torch.tensor(ids), model.config.get_text_config(decoder=True).vocab_size)
+    return ids
+
+
 def check_token_ids(ids: Tensor, vocab_size: int) -> None:
     """Check that all ids lie in the vocabulary.
 

@@ -33,7 +33,9 @@ class StubTokenizer:
     def __len__(self) -> int:
         return self._size
 
-    def __call__(self, texts: list[str]) -> dict[str, list[list[int]]]:
+    def __call__(
+        self, texts: list[str], add_special_tokens: bool = True
+    ) -> dict[str, list[list[int]]]:
         return {"input_ids": [[ord(char) % 10 for char in text] for text in texts]}
 
     def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
@@ -55,6 +57,8 @@ class StubTokenizer:
         ([3] * 256, {}, "shorter than the model's context of 256 tokens, got 256"),
         (PROMPT, {"max_nodes": -1}, "max_nodes >= 0, got -1"),
         (PROMPT, {"drafter": "nagram"}, "a drafter among ngram, .*got 'nagram'"),
+        (PROMPT, {"prediction": "ab"}, "expected a tokenizer beside a prediction's text"),
+        (PROMPT, {"prediction": [1, 48]}, r"token ids in 0..47, got 48"),
         (PROMPT, {"num_beams": 2}, "greedy search or sampling, got beam_search"),
         (PROMPT, {"output_hidden_states": True}, "output_hidden_states=False"),
         (PROMPT, {"use_cache": False}, "use_cache=True, got False"),

@@ -254,3 +254,34 @@ def test_the_cache_goes_on_where_a_generation_ended(model: LlamaForCausalLM) -> 
 def test_vocabulary_bound_is_tight(model: LlamaForCausalLM) -> None:
     result = freedraft.generate(model, [VOCAB_SIZE - 1], max_new_tokens=2)
     assert result.shape == (1, 3)
+
+
+@pytest.mark.parametrize("name", ["phrase", "ngram", "blend"])
+def test_a_prediction_that_comes_true_is_emitted_in_few_steps(
+    model: LlamaForCausalLM, name: str
+) -> None:
+    prompt = [5, 9, 21, 2, 40]
+    wanted = result_of(model, prompt, drafter=None, max_new_tokens=30).token_ids[0]
+    options: dict[str, Any] = {"drafter": name, "max_new_tokens": 30, "cost_gate": False}
+    told = result_of(model, prompt, prediction=wanted, **options)
+    assert told.token_ids[0] == wanted
+    assert told.statistics.steps <= 4
+    changed = [*wanted[:9], (wanted[9] + 1) % VOCAB_SIZE, *wanted[10:]]
+    told = result_of(model, prompt, prediction=changed, **options)
+    assert told.token_ids[0] == wanted
+    assert told.statistics.steps <= 12
+    wrong = result_of(model, prompt, prediction=[1, 2, 3], **options)
+    assert wrong.token_ids[0] == wanted
+
+
+def test_a_kept_drafter_must_take_predictions(model: LlamaForCausalLM) -> None:
+    with pytest.raises(ValueError, match="takes predictions, got 'ngram'"):
+        result_of(
+            model,
+            [1, 2],
+            drafter=freedraft.create_drafter("ngram"),
+            prediction=[3],
+            max_new_tokens=3,
+        )
+    plain = result_of(model, [1, 2], drafter=None, prediction=[3], max_new_tokens=3)
+    assert plain.statistics.drafted == 0

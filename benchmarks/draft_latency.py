@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pickle
 import platform
 import struct
@@ -228,6 +229,7 @@ class Worker:
         result = {
             "steps": len(self.times),
             "tokens": self.emitted,
+            "mean_us": round(float(microseconds.mean()), 2),
             "p50_us": round(float(np.percentile(microseconds, 50)), 2),
             "p99_us": round(float(np.percentile(microseconds, 99)), 2),
         }
@@ -304,7 +306,13 @@ def main() -> None:
     versions = {"python": platform.python_version(), "numpy": np.__version__, "rival": RIVAL}
     with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
         machine = next(line.split(":")[1].strip() for line in lines if "model name" in line)
-    report = {"machine": machine, "versions": versions, "results": results}
+    report = {
+        "machine": machine,
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[2],
+        "versions": versions,
+        "results": results,
+    }
     arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 

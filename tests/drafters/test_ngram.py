@@ -30,7 +30,7 @@ EXACT = NgramConfig(
     page_size=4,
     max_requests=8,
 )
-TOKENS = st.lists(st.integers(-1, 3), max_size=12)
+TOKENS = st.lists(st.integers(-1, 5), max_size=16)
 IDS = st.integers(0, 2)
 NAMESPACES = st.sampled_from(["x", "y"])
 
@@ -113,11 +113,20 @@ def test_namespaces_without_text_are_forgotten() -> None:
     drafter = NgramDrafter(SMALL)
     drafter.start("running", [1], namespace="kept")
     kept = drafter._spaces["kept"]
-    for number in range(2500):
+    for number in range(1500):
         drafter.start("a", [1, 2], namespace=str(number))
-        assert chain_of(drafter, "a") == []
     assert len(drafter._spaces) <= 1024
     assert drafter._spaces["kept"] == kept
+
+
+def test_namespaces_whose_chains_collide_stay_apart() -> None:
+    config = NgramConfig(levels=(1,), max_visits=(4,), capacity=4096, page_size=1)
+    drafter = NgramDrafter(config)
+    for number in range(1500):  # the same token in nearly as many namespaces as there are buckets
+        drafter.start("a", [1, 2], namespace=str(number))
+    for number in range(500):
+        drafter.start("b", [1], namespace=f"{number}?")
+        assert chain_of(drafter, "b") == []
 
 
 def test_unknown_request_is_ignored() -> None:
@@ -144,6 +153,53 @@ def test_trees_stay_as_they_were_after_the_next_proposal() -> None:
     drafter.extend("a", [3, 4])
     drafter.propose(["a"], 4, 4)
     assert paths_of(tree) == before
+
+
+def test_truncated_text_is_gone_and_what_stood_before_it_stays() -> None:
+    drafter = NgramDrafter(SMALL)
+    drafter.start("a", [1, 2, 3, 9, 9, 9, 4])
+    drafter.truncate("a", 3)
+    drafter.extend("a", [7, 4])
+    assert chain_of(drafter, "a") == []
+    drafter.start("b", [1, 2, 3, 1, 2])
+    drafter.truncate("b", 4)
+    drafter.extend("b", [2])
+    assert chain_of(drafter, "b")[:2] == [3, 1]
+
+
+def test_a_draft_is_settled_by_the_tokens_that_follow_it() -> None:
+    drafter = NgramDrafter(SMALL)
+    drafter.start("a", [1, 2, 3, 4, 5, 6, 7, 8, 1])
+    counts = drafter._calibration.counts
+
+    def outcomes_after(new: list[int]) -> float:
+        before = counts[..., 0].sum()
+        drafter.extend("a", new)
+        return float(counts[..., 0].sum() - before)
+
+    assert outcomes_after([2]) == 0  # nothing was drafted
+    drafter.propose(["a"], 3, 3)
+    assert outcomes_after([3]) == pytest.approx(1)  # what lies deeper is not known
+    assert outcomes_after([4]) == 0
+    drafter.propose(["a"], 3, 3)
+    assert outcomes_after([5, 9]) == pytest.approx(3)
+    drafter.extend("a", [-1, 1, 2])
+    drafter.propose(["a"], 3, 3)
+    drafter.truncate("a", 2)
+    assert outcomes_after([9]) == 0
+
+
+@given(probs=st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.5, 0.7, 0.9]), min_size=1, max_size=20))
+def test_the_heap_gives_the_most_probable_group_and_the_older_of_equals(
+    probs: list[float],
+) -> None:
+    groups = np.zeros((len(probs), grower.GROUP_FIELDS), np.int64)
+    scores = np.zeros((len(probs), grower.SCORE_FIELDS))
+    scores[:, grower.PATH] = probs
+    size = grower._push(groups, scores, 0, 0, len(probs))
+    assert size == len(probs)
+    popped = [grower._pop(groups, scores, left) for left in range(size, 0, -1)]
+    assert popped == sorted(range(size), key=lambda group: (-probs[group], group))
 
 
 def test_limits_are_kept_and_none_is_a_plain_step() -> None:
@@ -246,6 +302,8 @@ STEPS = st.lists(
         st.tuples(st.just("extend"), IDS, TOKENS),
         st.tuples(st.just("copy"), IDS, st.integers(0, 30), st.integers(1, 24)),
         st.tuples(st.just("copy"), IDS, st.integers(0, 30), st.integers(1, 24)),
+        st.tuples(st.just("accept"), IDS, st.integers(0, 5), st.integers(-1, 5)),
+        st.tuples(st.just("accept"), IDS, st.integers(0, 5), st.integers(-1, 5)),
         st.tuples(st.just("propose"), st.lists(IDS, min_size=1, max_size=3, unique=True)),
         st.tuples(st.just("stop"), IDS),
     ),
@@ -258,7 +316,50 @@ STEPS = st.lists(
 def test_proposes_the_oracles_best_paths(
     steps: list[tuple[object, ...]], max_nodes: int, max_depth: int
 ) -> None:
+    check_against_oracle(steps, max_nodes, max_depth)
+
+
+@pytest.mark.parametrize("match", [3, 4, 15, 16, 17])
+def test_agrees_with_the_oracle_where_the_expected_place_moves(match: int) -> None:
+    everything = ("propose", [0])
+    detour = ("extend", 0, [60, 35, 36, 37, 38, 39])
+    back = ("extend", 0, [61, 10 + match, 62, 10 + match])
+    steps = [("start", 0, list(range(10, 45)), "x"), ("copy", 0, 0, match)]
+    check_against_oracle([*steps, everything, detour, everything, back], 12, 4)
+
+
+@pytest.mark.parametrize("near", [0, 1, 2, 3, 6, 7, 8])
+@pytest.mark.parametrize("change", [([50], [60]), ([50], []), ([], [60])])
+def test_agrees_with_the_oracle_on_matches_that_go_on_behind_a_change(
+    near: int, change: tuple[list[int], list[int]]
+) -> None:
+    before, after = list(range(10, 20)), [30, 31]
+    steps: list[tuple[object, ...]] = [
+        ("start", 0, [*before, *change[0], *after, 40, 41, -1], "x"),
+        ("extend", 0, [*before[10 - near :], *change[1], *after]),
+    ]
+    check_against_oracle(steps, 12, 4)
+
+
+@pytest.mark.parametrize("accepted", [(0, 3), (3, 0), (1, 2), (2, 5), (5, 1)])
+def test_agrees_with_the_oracle_after_drafts_that_went_well_or_badly(
+    accepted: tuple[int, int],
+) -> None:
+    steps: list[tuple[object, ...]] = [("start", 0, [*range(10, 40), 10], "x")]
+    for size in accepted:
+        steps += [("propose", [0]), ("accept", 0, size, 10)]
+    check_against_oracle(steps, 12, 5)
+
+
+def check_against_oracle(steps: list[tuple[object, ...]], max_nodes: int, max_depth: int) -> None:
+    """Give the same calls to the drafter and to the oracle, and compare every proposal."""
     drafter, oracle = NgramDrafter(EXACT), PlainNgram(EXACT)
+
+    def extend(request_id: int, tokens: list[int]) -> None:
+        drafter.extend(request_id, np.array(tokens, np.int32))
+        if request_id in oracle.running:
+            oracle.extend(request_id, tokens)
+
     for step in [*steps, ("propose", [0, 1, 2])]:
         match step:
             case "start", int(i), list(tokens), str(namespace):
@@ -267,14 +368,12 @@ def test_proposes_the_oracles_best_paths(
                 drafter.start(i, np.array(tokens, np.int64), namespace)
                 oracle.start(i, tokens, namespace)
             case "extend", int(i), list(tokens):
-                drafter.extend(i, np.array(tokens, np.int32))
-                if i in oracle.running:
-                    oracle.extend(i, tokens)
-            case "copy", int(i), int(start), int(size):
-                if i in oracle.running:
-                    again = oracle.running[i].tokens[start : start + size]
-                    drafter.extend(i, np.array(again, np.int32))
-                    oracle.extend(i, again)
+                extend(i, tokens)
+            case "copy", int(i), int(start), int(size) if i in oracle.running:
+                extend(i, oracle.running[i].tokens[start : start + size])
+            case "accept", int(i), int(size), int(token) if i in oracle.running:
+                draft = oracle.running[i].draft
+                extend(i, [*max(draft, key=len, default=())[:size], token])
             case "stop", int(i):
                 drafter.stop(i)
                 if i in oracle.running:

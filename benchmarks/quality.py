@@ -38,7 +38,7 @@ from transformers import AutoTokenizer
 
 from freedraft.drafters.base import Drafter, Feedback
 from freedraft.drafters.catalog import create_drafter
-from freedraft.workbench.replay import accepted_path, expected_calibration_error
+from freedraft.workbench.replay import NUM_BINS, accepted_path, expected_calibration_error
 from freedraft.workbench.traces import TokenTrace, read_traces, tokenize_traces
 
 IntArray = npt.NDArray[np.int32]
@@ -108,24 +108,42 @@ class Tally:
     probs: list[npt.NDArray[np.float32]] = field(default_factory=list)
     hits: list[npt.NDArray[np.bool_]] = field(default_factory=list)
 
-    def report(self) -> dict[str, float]:
-        """Return the sums and what follows from them."""
+    def report(self, promises: bool) -> dict[str, Any]:
+        """Return the sums and what follows from them.
+
+        Args:
+            promises: whether the probabilities are those of paths, so that they can be judged.
+        """
         steps = max(self.steps, 1)
-        nothing: list[Any] = [np.zeros(0)]
-        return {
+        result = {
             "requests": self.requests,
             "tokens": self.tokens,
             "steps": self.steps,
             "tokens_per_step": round(self.tokens / steps, 4),
             "drafted_per_step": round(self.drafted / steps, 3),
             "acceptance_rate": round(self.accepted / max(self.drafted, 1), 4),
-            "calibration_error": round(
-                expected_calibration_error(
-                    np.concatenate(self.probs or nothing), np.concatenate(self.hits or nothing)
-                ),
-                4,
-            ),
         }
+        return result | (self.calibration() if promises else {})
+
+    def calibration(self) -> dict[str, Any]:
+        """Return the expected calibration error, and what it is made of, bin by bin."""
+        probs = np.concatenate([np.zeros(0, np.float32), *self.probs])
+        hits = np.concatenate([np.zeros(0, np.bool_), *self.hits])
+        bins = np.minimum((probs * NUM_BINS).astype(np.int64), NUM_BINS - 1)
+        nodes = np.bincount(bins, minlength=NUM_BINS)
+        means = {
+            name: [
+                round(value / count, 4) if count else None
+                for value, count in zip(
+                    np.bincount(bins, weights=values, minlength=NUM_BINS).tolist(),
+                    nodes.tolist(),
+                    strict=True,
+                )
+            ]
+            for name, values in (("predicted", probs), ("seen", hits))
+        }
+        error = round(expected_calibration_error(probs, hits), 4)
+        return {"calibration_error": error, "bins": {"nodes": nodes.tolist(), **means}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,11 +254,12 @@ def measure(task: Task, traces: Sequence[TokenTrace], prototype: Path | None) ->
         make = maker(task, prototype)
         tallies = list(walk(traces, make, task.max_nodes, task.min_prob, warm))
     held_out = tallies[2 * len(tallies) // 3 :]
-    row = {**asdict(task), "all": total(tallies).report(), "held_out": total(held_out).report()}
-    if task.drafter not in OWN:  # they promise nothing, or not the probability of the path
-        for part in ("all", "held_out"):
-            del row[part]["calibration_error"]
-    return row
+    promises = task.drafter in OWN
+    return {
+        **asdict(task),
+        "all": total(tallies).report(promises),
+        "held_out": total(held_out).report(promises),
+    }
 
 
 def plan(options: argparse.Namespace, files: Sequence[str]) -> list[Task]:

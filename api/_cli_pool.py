@@ -57,7 +57,7 @@ def build(
 
     loaded = _load_tokenizer(tokenizer)
     if not has_fast_sort():
-        messages.print(f"{FAST_SORT} is not installed: sorting takes about ten times as long")
+        messages.print(f"{FAST_SORT} is not installed: sorting takes about six times as long")
     try:
         with _BuildBars() as bars:
             report = build_pool(

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from ..drafters.base import as_token_ids
 from ..drafters.corpus_file import PoolDescription, tokenizer_fingerprint, write_pool
 from ..drafters.corpus_index import build_index
@@ -98,14 +96,26 @@ def build_pool(
         raise CorpusBuildError(str(error)) from error
     report("list", 1, 1)
     skipped: Counter[str] = Counter()
+    report("encode", 0, len(files))
     documents: list[IntArray] = []
     num_text_bytes = 0
-    report("encode", 0, len(files))
     for done, texts in _batches(files, max_file_bytes, skipped):
-        documents += [as_token_ids(np.asarray(ids)) for ids in tokenizer.encode(texts)]
+        documents += [as_token_ids(ids) for ids in tokenizer.encode(texts)]
         num_text_bytes += sum(len(text.encode()) for text in texts)
         report("encode", done, len(files))
     report("encode", len(files), len(files))
+    return _write(documents, num_text_bytes, output, tokenizer, skipped, report)
+
+
+def _write(
+    documents: list[IntArray],
+    num_text_bytes: int,
+    output: Path,
+    tokenizer: PoolTokenizer,
+    skipped: Counter[str],
+    report: Progress,
+) -> BuildReport:
+    """Index the documents and write the pool."""
     if not documents:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
         raise CorpusBuildError(f"expected at least one text document, got none ({reasons or '-'})")

@@ -91,6 +91,31 @@ def load(model: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
         fail(str(error), code=1)
 
 
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Load a tokenizer by id, folder or "default", or end the command with the reason."""
+    from .integrations.default_model import ModelUnavailableError, ensure_default_model
+
+    source = name
+    try:
+        if name == "default":
+            with LoadingBars() as bars:
+                source = str(ensure_default_model(bars))
+        from transformers import AutoTokenizer
+
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
+    except ModelUnavailableError as error:
+        fail(str(error), code=1)
+    except ImportError:
+        fail(
+            "expected transformers for its tokenizers, got none installed: "
+            'pip install "freedraft[transformers]"',
+            code=1,
+        )
+    except (OSError, ValueError) as error:
+        fail(f"expected a tokenizer's id or folder, got {name!r}: {error}")
+    return tokenizer
+
+
 def _torch_dtype(name: str) -> torch.dtype | None:
     """Return the dtype; None where torch is missing, which the loader then explains."""
     try:
@@ -103,12 +128,18 @@ def _torch_dtype(name: str) -> torch.dtype | None:
 
 def choose_drafter(name: str | None) -> str:
     """Return the drafter's name, the library's default for None; end the command if unknown."""
-    from .drafters.catalog import DEFAULT_DRAFTER, DRAFTER_NAMES, NO_DRAFTER
+    from .drafters.catalog import (
+        CORPUS_PREFIX,
+        DEFAULT_DRAFTER,
+        DRAFTER_NAMES,
+        NO_DRAFTER,
+        is_drafter_name,
+    )
 
     if name is None:
         return DEFAULT_DRAFTER
-    if name != NO_DRAFTER and name not in DRAFTER_NAMES:
-        known = ", ".join((*DRAFTER_NAMES, NO_DRAFTER))
+    if name != NO_DRAFTER and not is_drafter_name(name):
+        known = ", ".join((*DRAFTER_NAMES, f"{CORPUS_PREFIX}FILE.pool", NO_DRAFTER))
         fail(f"expected --drafter to be one of {known}, got {name!r}")
     return name
 
@@ -117,9 +148,13 @@ def compile_drafter(name: str) -> None:
     """Have the drafter's kernels compiled, which takes a while once on a machine."""
     from .drafters import NO_DRAFTER, create_drafter
 
-    if name != NO_DRAFTER:
-        with messages.status(f"compiling the kernels of {name} (once on this machine)"):
+    if name == NO_DRAFTER:
+        return
+    with messages.status(f"compiling the kernels of {name} (once on this machine)"):
+        try:
             create_drafter(name)
+        except (OSError, ValueError) as error:  # of a corpus: the file is missing or foreign
+            fail(str(error))
 
 
 def prompt_token_ids(

@@ -14,7 +14,7 @@ from rich.progress import TaskID
 from rich.table import Table
 from rich.text import Text
 
-from ._cli_common import LoadingBars, fail, messages, output, run_bars
+from ._cli_common import fail, load_tokenizer, messages, output, run_bars
 
 if TYPE_CHECKING:
     from .drafters.corpus_file import PoolDescription
@@ -55,7 +55,7 @@ def build(
     from .drafters.corpus_index import FAST_SORT, has_fast_sort
     from .workbench.corpus_build import CorpusBuildError, build_pool
 
-    loaded = _load_tokenizer(tokenizer)
+    loaded = _pool_tokenizer(tokenizer)
     if not has_fast_sort():
         messages.print(f"{FAST_SORT} is not installed: sorting takes about six times as long")
     try:
@@ -128,7 +128,7 @@ def verify(
 
     fingerprint = None
     if tokenizer is not None:
-        fingerprint = tokenizer_fingerprint(_load_tokenizer(tokenizer).vocabulary)
+        fingerprint = tokenizer_fingerprint(_pool_tokenizer(tokenizer).vocabulary)
     num_bad = 0
     for file in files:
         try:
@@ -172,29 +172,11 @@ class _BuildBars:
         self._bars.update(self._tasks[stage], completed=done, total=total)
 
 
-def _load_tokenizer(name: str) -> PoolTokenizer:
-    """Return a tokenizer by id or folder, or end the command with the reason."""
-    from .integrations.default_model import ModelUnavailableError, ensure_default_model
+def _pool_tokenizer(name: str) -> PoolTokenizer:
+    """Return a tokenizer by id or folder as pools take it."""
     from .workbench.corpus_build import PoolTokenizer
 
-    source = name
-    try:
-        if name == "default":
-            with LoadingBars() as bars:
-                source = str(ensure_default_model(bars))
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(source)
-    except ModelUnavailableError as error:
-        fail(str(error), code=1)
-    except ImportError:
-        fail(
-            "expected transformers for its tokenizers, got none installed: "
-            'pip install "freedraft[transformers]"',
-            code=1,
-        )
-    except (OSError, ValueError) as error:
-        fail(f"expected a tokenizer's id or folder, got {name!r}: {error}")
+    tokenizer = load_tokenizer(name)
 
     def encode(texts: list[str]) -> list[list[int]]:
         # verbose=False: a document longer than the model's context is no news here

@@ -14,7 +14,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ._cli_common import LoadingBars, fail, messages, output
+from ._cli_common import fail, load_tokenizer, messages, output
 
 if TYPE_CHECKING:
     from .workbench.replay import ReplayResult
@@ -29,7 +29,10 @@ def replay(
             help="Traces: JSONL with id, workload, prompt, response and optionally session.",
         ),
     ],
-    drafter: Annotated[str, typer.Option(help="Names of drafters, separated by commas.")] = "ngram",
+    drafter: Annotated[
+        str | None,
+        typer.Option(help="Names of drafters, separated by commas. Default: as the library."),
+    ] = None,
     max_nodes: Annotated[
         str, typer.Option(help="Numbers of drafted tokens a step, separated by commas.")
     ] = "16",
@@ -48,11 +51,12 @@ def replay(
     ] = None,
 ) -> None:
     """Replay recorded responses: tokens per step that each drafter would have reached."""
+    from .drafters.catalog import DEFAULT_DRAFTER
     from .workbench.traces import TraceError, read_traces
 
     try:
         budgets = _budgets(max_nodes)
-        names = _names(drafter)
+        names = _names(DEFAULT_DRAFTER if drafter is None else drafter)
         recorded = {path: read_traces(path) for path in files}
         encode = _load_encode(tokenizer)
     except (TraceError, ValueError) as error:
@@ -155,12 +159,11 @@ def _progress() -> Progress:
 
 
 def _names(text: str) -> list[str]:
-    from .drafters.catalog import DRAFTER_NAMES
+    from .drafters.catalog import CORPUS_PREFIX, DRAFTER_NAMES, is_drafter_name
 
     names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in DRAFTER_NAMES]
-    if not names or unknown:
-        known = ", ".join(DRAFTER_NAMES)
+    if not names or not all(map(is_drafter_name, names)):
+        known = ", ".join((*DRAFTER_NAMES, f"{CORPUS_PREFIX}FILE.pool"))
         raise ValueError(f"expected names among {known} for --drafter, got {text!r}")
     return names
 
@@ -173,28 +176,10 @@ def _budgets(text: str) -> list[int]:
 
 
 def _load_encode(name: str) -> Encode:
-    """Return text to token ids without special tokens, or end the command with the reason."""
-    from .integrations.default_model import ModelUnavailableError, ensure_default_model
+    """Return the encoder of a tokenizer by id or folder."""
+    tokenizer = load_tokenizer(name)
 
-    try:
-        if name == "default":
-            with LoadingBars() as bars:
-                name = str(ensure_default_model(bars))
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(name)
-    except ModelUnavailableError as error:
-        fail(str(error), code=1)
-    except ImportError:
-        fail(
-            "expected transformers for its tokenizers, got none installed: "
-            'pip install "freedraft[transformers]"',
-            code=1,
-        )
-    except (OSError, ValueError) as error:
-        raise ValueError(f"expected a tokenizer's id or folder, got {name!r}: {error}") from error
-
-    def encode(text: str) -> list[int]:
+    def encode(text: str) -> Sequence[int]:
         # verbose=False: a response longer than the model's context is no news here
         ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ids

@@ -7,18 +7,35 @@ from .base import Drafter
 DRAFTER_NAMES = ("ngram", "suffix", "edit", "phrase", "blend")
 BLEND_SOURCES = ("ngram", "suffix", "edit")
 """What the blend of that name is made of."""
+CORPUS_PREFIX = "corpus:"
+"""With the path of a pool file behind it: the drafter that retrieves from that pool."""
 DEFAULT_DRAFTER = "blend"
 NO_DRAFTER = "none"
 """Stands for plain decoding where a drafter's name is expected."""
 
 
-def create_drafter(name: str) -> Drafter:
+def is_drafter_name(name: str) -> bool:
+    """Return whether :func:`create_drafter` knows the name; a pool's file is not looked at."""
+    return name in DRAFTER_NAMES or name.startswith(CORPUS_PREFIX)
+
+
+def create_drafter(name: str, fingerprint: str | None = None) -> Drafter:
     """Return a fresh drafter with its default configuration.
 
+    Args:
+        name: one of :data:`DRAFTER_NAMES`, or ``corpus:`` and the path of a pool file.
+        fingerprint: of the tokenizer in use, so that a pool of another one is refused; ``None``
+            takes any pool.
+
     Raises:
-        ValueError: no drafter has that name.
+        ValueError: no drafter has that name, or a pool file is not what it should be.
+        OSError: a pool file cannot be read.
     """
     # Imported here, so that a program pays only for the kernels that it uses.
+    if name.startswith(CORPUS_PREFIX):
+        from .corpus import CorpusConfig, CorpusDrafter
+
+        return CorpusDrafter(CorpusConfig(name.removeprefix(CORPUS_PREFIX), fingerprint))
     if name == "ngram":
         from .ngram import NgramDrafter
 
@@ -39,4 +56,5 @@ def create_drafter(name: str) -> Drafter:
         from .blend import BlendDrafter
 
         return BlendDrafter([create_drafter(part) for part in BLEND_SOURCES])
-    raise ValueError(f"expected a drafter among {', '.join(DRAFTER_NAMES)}, got {name!r}")
+    known = ", ".join((*DRAFTER_NAMES, f"{CORPUS_PREFIX}FILE.pool"))
+    raise ValueError(f"expected a drafter among {known}, got {name!r}")

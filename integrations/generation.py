@@ -27,6 +27,8 @@ from ..drafters import (
     create_drafter,
 )
 from ..drafters.blend import BlendDrafter
+from ..drafters.catalog import CORPUS_PREFIX
+from ..drafters.corpus_file import tokenizer_fingerprint
 from ..verifier import NodeBudget, TreeForward
 from .decode_loop import DecodeLoop
 from .draft_guard import DraftGuard
@@ -131,8 +133,9 @@ def generate(
         prompt: text, several texts, token ids ``(length,)`` or ``(batch, length)``. Text is encoded
             as it stands; apply a chat template first if the model wants one.
         tokenizer: needed for text and for ``stop_strings``.
-        drafter: a name of :data:`freedraft.DRAFTER_NAMES`, a drafter to be kept over several
-            calls, or ``None`` (also ``"none"``) for plain decoding with the same loop.
+        drafter: a name of :data:`freedraft.DRAFTER_NAMES`, ``corpus:`` and the path of a pool
+            file, a drafter to be kept over several calls, or ``None`` (also ``"none"``) for plain
+            decoding with the same loop.
         max_nodes: most candidate tokens of one row and step.
         cost_gate: verify only as many candidates as pay at the step times measured so far.
         seed: for sampling; an integer for the batch or one a row. Drawn from torch's default
@@ -159,6 +162,9 @@ def generate(
             that cannot be used; the message says what was expected and what came.
     """
     input_ids, attention_mask = encode_prompt(model, prompt, tokenizer)
+    if isinstance(drafter, str) and drafter.startswith(CORPUS_PREFIX) and tokenizer is not None:
+        # Opened here, where it can be seen whether the pool was built with this tokenizer.
+        drafter = create_drafter(drafter, tokenizer_fingerprint(tokenizer.get_vocab()))
     options.setdefault("attention_mask", attention_mask)
     split_padding(input_ids, options["attention_mask"])  # refused here, before transformers guesses
     if options.get("max_new_tokens") == 0:  # transformers refuses to be asked for nothing

@@ -155,7 +155,10 @@ def test_chat_needs_a_template(tmp_path: Path, prompt_file: str) -> None:
         (("--prompt-file", "{dir}"), "readable file"),
         (("--prompt-file", "{dir}/empty.txt"), "expected a prompt with text, got an empty one"),
         (("--prompt-file", "{dir}/latin.txt"), "expected a prompt in UTF-8"),
-        (("--drafter", "psychic"), "one of " + ", ".join((*DRAFTER_NAMES, "none"))),
+        (
+            ("--drafter", "psychic"),
+            "one of " + ", ".join((*DRAFTER_NAMES, "corpus:FILE.pool, none")),
+        ),
         (("--top-p", "0.9"), "--temperature above 0 beside --top-p"),
         (("--repetition-penalty", "0"), "--repetition-penalty above 0, got 0.0"),
         (("--dtype", "int8"), "float32, bfloat16, float16, got 'int8'"),

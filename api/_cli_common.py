@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -14,13 +15,11 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from .integrations.default_model import Stage
-
 # Results go to the output, everything else beside it, so that a pipe gets results only.
 output = Console()
 messages = Console(stderr=True)
 
-_STAGE_TITLES = {
+_LOADING_STAGES = {
     "wait": "waiting for another process that prepares the model",
     "download": "downloading the default model",
     "unpack": "unpacking and checking it",
@@ -38,15 +37,20 @@ def fail(message: str, code: int = 2) -> NoReturn:
     raise typer.Exit(code)
 
 
-class LoadingBars:
-    """Progress bars of a model's preparation, one a stage, gone when it is done."""
+class StageBars:
+    """Progress bars of a job in stages, one bar a stage, gone when it is done."""
 
-    def __init__(self) -> None:
-        """Show nothing yet."""
+    def __init__(self, titles: Mapping[str, str]) -> None:
+        """Show nothing yet.
+
+        Args:
+            titles: what a stage's bar says.
+        """
+        self._titles = titles
         self._bars = run_bars(transient=True)
         self._tasks: dict[str, TaskID] = {}
 
-    def __enter__(self) -> LoadingBars:
+    def __enter__(self) -> StageBars:
         self._bars.start()
         return self
 
@@ -58,10 +62,10 @@ class LoadingBars:
     ) -> None:
         self._bars.stop()
 
-    def __call__(self, stage: Stage, done: int, total: int | None) -> None:
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
         """Show how far ``stage`` is."""
         if stage not in self._tasks:
-            self._tasks[stage] = self._bars.add_task(_STAGE_TITLES[stage], total=total)
+            self._tasks[stage] = self._bars.add_task(self._titles[stage], total=total)
         self._bars.update(self._tasks[stage], completed=done, total=total)
 
 
@@ -85,7 +89,7 @@ def load(model: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     if dtype not in _DTYPES:
         fail(f"expected --dtype to be one of {', '.join(_DTYPES)}, got {dtype!r}")
     try:
-        with LoadingBars() as bars:
+        with StageBars(_LOADING_STAGES) as bars:
             return load_model(model, _torch_dtype(dtype), bars)
     except ModelUnavailableError as error:
         fail(str(error), code=1)
@@ -98,7 +102,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     source = name
     try:
         if name == "default":
-            with LoadingBars() as bars:
+            with StageBars(_LOADING_STAGES) as bars:
                 source = str(ensure_default_model(bars))
         from transformers import AutoTokenizer
 

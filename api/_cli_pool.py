@@ -6,20 +6,18 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import TaskID
 from rich.table import Table
 from rich.text import Text
 
-from ._cli_common import fail, load_tokenizer, messages, output, run_bars
+from ._cli_common import StageBars, fail, load_tokenizer, messages, output
 
 if TYPE_CHECKING:
     from .drafters.corpus_file import PoolDescription
     from .drafters.corpus_index import CorpusIndex
-    from .workbench.corpus_build import PoolTokenizer, Stage
+    from .workbench.corpus_build import PoolTokenizer
 
 pool = typer.Typer(
     name="pool",
@@ -27,7 +25,7 @@ pool = typer.Typer(
     no_args_is_help=True,
 )
 
-_STAGE_TITLES = {
+_BUILD_STAGES = {
     "list": "looking for files",
     "encode": "tokens",
     "sort": "sorting the places",
@@ -59,7 +57,7 @@ def build(
     if not has_fast_sort():
         messages.print(f"{FAST_SORT} is not installed: sorting takes about six times as long")
     try:
-        with _BuildBars() as bars:
+        with StageBars(_BUILD_STAGES) as bars:
             report = build_pool(
                 paths, out, loaded, max_file_bytes=int(max_file_mib * (1 << 20)), progress=bars
             )
@@ -143,33 +141,6 @@ def verify(
         output.print(f"good: {file} ({description.num_documents:,} documents)", markup=False)
     if num_bad:
         raise typer.Exit(1)
-
-
-class _BuildBars:
-    """Progress bars of a build, one a stage, gone when it is done."""
-
-    def __init__(self) -> None:
-        """Show nothing yet."""
-        self._bars = run_bars(transient=True)
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> _BuildBars:
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bars.stop()
-
-    def __call__(self, stage: Stage, done: int, total: int | None) -> None:
-        """Show how far ``stage`` is."""
-        if stage not in self._tasks:
-            self._tasks[stage] = self._bars.add_task(_STAGE_TITLES[stage], total=total)
-        self._bars.update(self._tasks[stage], completed=done, total=total)
 
 
 def _pool_tokenizer(name: str) -> PoolTokenizer:

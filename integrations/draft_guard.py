@@ -14,6 +14,7 @@ from ..drafters import (
     TakesPrediction,
 )
 from ..drafters.tree import IntArray
+from ..verifier.rejection import TreeDraft
 
 
 class DraftGuard:
@@ -127,11 +128,15 @@ class DraftGuard:
             raise ValueError(f"expected at most {max_nodes} nodes, got {tree.num_nodes}")
         if tree.num_nodes and int(tree.depths().max()) > max_depth:
             raise ValueError(f"expected depth at most {max_depth}, got {int(tree.depths().max())}")
-        if tree.draft_probs is not None and tree.draft_probs.shape[1:] != (self._vocab_size,):
-            raise ValueError(
-                f"expected draft_probs rows of {self._vocab_size} entries, got shape "
-                f"{tree.draft_probs.shape}"
-            )
+        if tree.draft_probs is not None:
+            if tree.draft_probs.shape[1:] != (self._vocab_size,):
+                raise ValueError(
+                    f"expected draft_probs rows of {self._vocab_size} entries, got shape "
+                    f"{tree.draft_probs.shape}"
+                )
+            draft = TreeDraft(tree)
+            for node in range(tree.num_nodes):
+                draft.probs(node)  # raises where verification would
 
     def _call(self, request_id: RequestId, action: Callable[[], None]) -> None:
         try:

@@ -167,6 +167,14 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: CandidateTree.from_arrays([1], [-1], [1.0], np.full((1, 47), 1 / 47)),
         "draft_probs rows of 48 entries",
     ),
+    "draft_probs that do not sum to 1": (
+        lambda: CandidateTree.from_arrays([1], [-1], [1.0], np.full((1, 48), 0.5)),
+        "to be a distribution",
+    ),
+    "draft_probs without their token": (
+        lambda: CandidateTree.from_arrays([1], [-1], [1.0], np.eye(48)[[2]]),
+        "to allow its token 1",
+    ),
 }
 
 

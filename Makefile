@@ -38,7 +38,7 @@ lint: setup types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Plain Python in the place of compiled kernels: coverage sees their lines.
 test-interpreted: setup

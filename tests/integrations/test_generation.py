@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_models import VOCAB_SIZE, RandomTreeDrafter, random_prompt, tiny_llama
 from torch import Tensor
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, SynthIDTextWatermarkingConfig, WatermarkingConfig
 
 import freedraft
 from freedraft import Drafter, GenerationResult
@@ -99,6 +99,29 @@ SAMPLING: dict[str, dict[str, Any]] = {
     "bad_words_ids": {"bad_words_ids": [[3], [4, 5]]},
     "sequence_bias": {"sequence_bias": [[[7], 2.0], [[8, 9], -3.0]]},
     "min_new_tokens": {"min_new_tokens": 8, "eos_token_id": [1, 2, 3, 4]},
+    "top_h": {"top_h": 0.6},
+    "epsilon_cutoff": {"epsilon_cutoff": 0.01},
+    "eta_cutoff": {"eta_cutoff": 0.02},
+    "encoder_repetition_penalty": {"encoder_repetition_penalty": 1.4},
+    "encoder_no_repeat_ngram_size": {"encoder_no_repeat_ngram_size": 2},
+    "exponential_decay_length_penalty": {
+        "exponential_decay_length_penalty": (4, 1.3),
+        "eos_token_id": [1, 2],
+    },
+    "forced_eos_token_id": {"forced_eos_token_id": 7, "max_length": 25, "max_new_tokens": None},
+    "suppress_tokens": {"suppress_tokens": [1, 2, 3, 4, 5]},
+    "begin_suppress_tokens": {"begin_suppress_tokens": [10, 11, 12]},
+    "renormalize_logits": {"renormalize_logits": True, "top_p": 0.9},
+    "guidance_scale": {"guidance_scale": 1.5},
+    "watermark": {"watermarking_config": WatermarkingConfig(bias=3.0)},
+    "synthid": {
+        "watermarking_config": SynthIDTextWatermarkingConfig(
+            keys=[654, 400, 836], ngram_len=3, sampling_table_size=2**10
+        )
+    },
+    "prefix_allowed_tokens_fn": {
+        "prefix_allowed_tokens_fn": lambda row, ids: [t for t in range(48) if (t + row) % 3]
+    },
     "all": {
         "temperature": 0.9,
         "top_k": 12,
@@ -132,6 +155,35 @@ def test_seeded_sampling_is_the_same_with_any_drafter(model: LlamaForCausalLM, n
         for got, want in zip(result.logprobs, wanted.logprobs, strict=True):
             assert got == pytest.approx(want, abs=1e-5)
     assert result.statistics.accepted > 0
+
+
+PER_ROW = (
+    "encoder_repetition_penalty",
+    "encoder_no_repeat_ngram_size",
+    "synthid",
+    "guidance_scale",
+)
+
+
+@pytest.mark.parametrize("name", PER_ROW)
+def test_processors_with_a_part_for_each_row_are_split(model: LlamaForCausalLM, name: str) -> None:
+    prompts = [[5, 6, 7, 5, 6], [9, 8, 9, 8, 9], [1, 2, 3, 1, 2]]
+    options: dict[str, Any] = {
+        "do_sample": True,
+        "top_k": 0,
+        "max_new_tokens": 12,
+        **SAMPLING[name],
+    }
+    batch = result_of(
+        model,
+        torch.tensor(prompts),
+        attention_mask=torch.ones(3, 5).long(),
+        seed=[4, 5, 6],
+        **options,
+    )
+    for row, prompt in enumerate(prompts):
+        alone = result_of(model, prompt, seed=4 + row, **options)
+        assert alone.token_ids[0] == batch.token_ids[row]
 
 
 def test_a_row_of_a_batch_equals_the_row_alone(model: LlamaForCausalLM) -> None:

@@ -24,7 +24,7 @@ PLAIN_LOOP = "plain loop"
 GENERATE = "generate"
 PROMPT_LOOKUP = "prompt lookup"
 FREEDRAFT = "freedraft"
-FAST_PATH = "freedraft, fast path"
+FAST_PATH = "+ fast path"
 ARMS = (PLAIN_LOOP, GENERATE, PROMPT_LOOKUP, FREEDRAFT)
 """What every comparison runs; :data:`FAST_PATH` joins where a second model is given."""
 PROMPT_LOOKUP_TOKENS = 10

@@ -37,8 +37,10 @@ import rivals
 from transformers import AutoTokenizer
 
 from freedraft.drafters.base import Drafter, Feedback
+from freedraft.drafters.calibration import expected_calibration_error
 from freedraft.drafters.catalog import create_drafter
-from freedraft.workbench.replay import NUM_BINS, accepted_path, expected_calibration_error
+from freedraft.drafters.tree import accepted_path
+from freedraft.workbench.replay import NUM_BINS
 from freedraft.workbench.traces import TokenTrace, read_traces, tokenize_traces
 
 IntArray = npt.NDArray[np.int32]

@@ -41,8 +41,7 @@ from freedraft.drafters.blend import BlendDrafter
 from freedraft.drafters.edit import EditDrafter
 from freedraft.drafters.ngram import NgramConfig, NgramDrafter
 from freedraft.drafters.suffix import SuffixConfig, SuffixDrafter
-from freedraft.drafters.tree import CandidateTree
-from freedraft.workbench.replay import accepted_path
+from freedraft.drafters.tree import CandidateTree, accepted_path
 from freedraft.workbench.traces import TokenTrace, read_traces, tokenize_traces
 
 IntArray = npt.NDArray[np.int32]

@@ -134,3 +134,13 @@ def check_budget(max_nodes: int, max_depth: int) -> None:
         raise ValueError(
             f"expected max_nodes >= 0 and max_depth >= 0, got {max_nodes} and {max_depth}"
         )
+
+
+def check_length(length: int) -> None:
+    """Check the length of a :meth:`Drafter.truncate` call.
+
+    Raises:
+        ValueError: it is negative.
+    """
+    if length < 0:
+        raise ValueError(f"expected length >= 0, got {length}")

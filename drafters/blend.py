@@ -18,7 +18,7 @@ from .base import (
     as_token_ids,
     check_budget,
 )
-from .tree import CandidateTree, IntArray
+from .tree import CandidateTree, IntArray, accepted_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,14 +227,5 @@ def _outcome(tree: CandidateTree, tokens: IntArray) -> tuple[float, int]:
 
     Nodes deeper than the committed tokens are left out: what they said is not known yet.
     """
-    came_true = 0
-    node = -1
-    children = tree.children()
-    for token in tokens.tolist():
-        child = children.get(node, {}).get(token)
-        if child is None:
-            break
-        node = child
-        came_true += 1
     promised = float(tree.probs[tree.depths() <= tokens.size].sum())
-    return promised, came_true
+    return promised, accepted_path(tree, tokens).size

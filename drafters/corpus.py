@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from . import _corpus_search_kernels as finder
 from . import _corpus_tree_kernels as grower
-from .base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget
+from .base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget, check_length
 from .calibration import Calibration
 from .corpus_file import open_pool
 from .corpus_index import MAX_CONTEXT
@@ -206,8 +206,7 @@ class CorpusDrafter:
         Raises:
             ValueError: ``length`` is negative.
         """
-        if length < 0:
-            raise ValueError(f"expected length >= 0, got {length}")
+        check_length(length)
         with self._lock:
             request = self._requests.get(request_id)
             if request is not None and length < request.length:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from . import _edit_align_kernels as align
 from . import _edit_source_kernels as source
 from . import _edit_tree_kernels as tree_kernels
-from .base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget
+from .base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget, check_length
 from .tree import CandidateTree
 
 _MIN_CAPACITY = 256
@@ -187,8 +187,7 @@ class EditDrafter:
         Raises:
             ValueError: ``length`` is negative.
         """
-        if length < 0:
-            raise ValueError(f"expected length >= 0, got {length}")
+        check_length(length)
         slot = self._slot_of.get(request_id)
         if slot is not None:
             align.truncate(self._store, self._slots, slot, length)

@@ -24,7 +24,7 @@ from . import _ngram_kernels as pool
 from . import _ngram_search_kernels as finder
 from . import _ngram_tree_kernels as grower
 from ._ngram_weights import make_model
-from .base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget
+from .base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget, check_length
 from .calibration import Calibration
 from .tree import CandidateTree, IntArray
 
@@ -199,8 +199,7 @@ class NgramDrafter:
         Raises:
             ValueError: ``length`` is negative.
         """
-        if length < 0:
-            raise ValueError(f"expected length >= 0, got {length}")
+        check_length(length)
         row = self._row_of.get(request_id)
         if row is not None:
             pool.truncate(self._arena, row, length)

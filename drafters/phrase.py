@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from .base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget
+from .base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget, check_length
 from .phrase_book import PhraseBook, PhraseIndex
 from .tree import CandidateTree
 
@@ -170,8 +170,7 @@ class PhraseDrafter:
         Raises:
             ValueError: ``length`` is negative.
         """
-        if length < 0:
-            raise ValueError(f"expected length >= 0, got {length}")
+        check_length(length)
         request = self._requests.get(request_id)
         if request is not None and length < len(request.tokens):
             del request.tokens[length:]

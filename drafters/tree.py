@@ -323,6 +323,28 @@ class CandidateTree:
         return "\n".join(lines)
 
 
+def accepted_path(tree: CandidateTree, target_ids: IntArray) -> IntArray:
+    """Return the nodes of the longest path from the root that spells the start of ``target_ids``.
+
+    Args:
+        tree: distinct siblings, parent before child.
+        target_ids: ``(num_left,)`` int32, what the target emits next.
+
+    Returns:
+        ``(num_accepted,)`` int32 node indices, from the root's child down.
+    """
+    path: list[int] = []
+    tip = ROOT
+    targets = target_ids[: tree.num_nodes].tolist()
+    edges = zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True)
+    # one pass is enough: a child stands after its parent
+    for node, (parent, token) in enumerate(edges):
+        if parent == tip and len(path) < len(targets) and token == targets[len(path)]:
+            path.append(node)
+            tip = node
+    return np.array(path, np.int32)
+
+
 def _as_int32(name: str, values: npt.ArrayLike) -> IntArray:
     array = np.asarray(values)
     if array.size == 0:

@@ -13,7 +13,8 @@ from time import perf_counter_ns
 import numpy as np
 
 from ..drafters.base import Drafter, Feedback
-from ..drafters.tree import ROOT, CandidateTree, IntArray
+from ..drafters.calibration import expected_calibration_error
+from ..drafters.tree import CandidateTree, IntArray, accepted_path
 from .traces import TokenTrace
 
 NUM_BINS = 10
@@ -118,48 +119,6 @@ def replay_traces(
     return _summarize(tally, traces, name, max_nodes, warm, file)
 
 
-def accepted_path(tree: CandidateTree, target_ids: IntArray) -> IntArray:
-    """Return the nodes of the longest path from the root that spells the start of ``target_ids``.
-
-    Args:
-        tree: distinct siblings, parent before child.
-        target_ids: ``(num_left,)`` int32, what the target emits next.
-
-    Returns:
-        ``(num_accepted,)`` int32 node indices, from the root's child down.
-    """
-    path: list[int] = []
-    tip = ROOT
-    targets = target_ids[: tree.num_nodes].tolist()
-    edges = zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True)
-    # one pass is enough: a child stands after its parent
-    for node, (parent, token) in enumerate(edges):
-        if parent == tip and len(path) < len(targets) and token == targets[len(path)]:
-            path.append(node)
-            tip = node
-    return np.array(path, np.int32)
-
-
-def expected_calibration_error(probs: np.ndarray, hits: np.ndarray) -> float:
-    """Return the mean gap between predicted and seen acceptance over equal-width bins.
-
-    Args:
-        probs: ``(num_nodes,)`` predicted path probabilities in [0, 1].
-        hits: ``(num_nodes,)`` bool, whether the node was accepted.
-
-    Returns:
-        ``sum over bins of (nodes in bin / nodes) * |mean prob - share of hits|``; 0 without nodes.
-
-    Source: arXiv:1706.04599, equation 3.
-    """
-    if probs.size == 0:
-        return 0.0
-    bins = np.minimum((probs * NUM_BINS).astype(np.int64), NUM_BINS - 1)
-    predicted = np.bincount(bins, weights=probs, minlength=NUM_BINS)
-    seen = np.bincount(bins, weights=hits, minlength=NUM_BINS)
-    return float(np.abs(predicted - seen).sum() / probs.size)
-
-
 def _replay_request(
     drafter: Drafter, request_id: int, trace: TokenTrace, max_nodes: int, tally: _Tally
 ) -> None:
@@ -231,7 +190,7 @@ def _summarize(
         tokens_per_step=tally.tokens / steps,
         drafted_per_step=tally.drafted / steps,
         acceptance_rate=tally.accepted / max(tally.drafted, 1),
-        calibration_error=expected_calibration_error(probs, hits),
+        calibration_error=expected_calibration_error(probs, hits, NUM_BINS),
         propose_us_p50=_percentile_us(tally.propose_ns, 50),
         propose_us_p99=_percentile_us(tally.propose_ns, 99),
         extend_us_p50=_percentile_us(tally.extend_ns, 50),

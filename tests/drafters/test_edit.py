@@ -17,8 +17,7 @@ from freedraft.drafters import _edit_source_kernels as source_kernels
 from freedraft.drafters import _edit_tree_kernels as tree_kernels
 from freedraft.drafters.base import Drafter
 from freedraft.drafters.edit import EditConfig, EditDrafter
-from freedraft.drafters.tree import CandidateTree
-from freedraft.workbench.replay import accepted_path
+from freedraft.drafters.tree import CandidateTree, accepted_path
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
 EXAMPLES = 60 if COMPILED else 6

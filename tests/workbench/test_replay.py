@@ -16,10 +16,9 @@ from typer.testing import CliRunner
 
 from freedraft import cli
 from freedraft.drafters.base import DEFAULT_NAMESPACE, Feedback, RequestId
-from freedraft.drafters.tree import CandidateTree
+from freedraft.drafters.calibration import expected_calibration_error
+from freedraft.drafters.tree import CandidateTree, accepted_path
 from freedraft.workbench.replay import (
-    accepted_path,
-    expected_calibration_error,
     replay_traces,
 )
 from freedraft.workbench.traces import TokenTrace, TraceError, read_traces, tokenize_traces

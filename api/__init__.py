@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     )
     from .integrations.default_model import load_default_model, load_model
     from .integrations.generation import custom_generate, generate
-    from .integrations.results import GenerationResult
+    from .integrations.generation.results import GenerationResult
     from .integrations.statistics import GenerationStatistics, StepReport
-    from .verifier.cpu_fast_path import (
+    from .verifier.cpu.fast_path import (
         FastPathReport,
         cpu_fast_path,
         disable_cpu_fast_path,
@@ -36,16 +36,16 @@ _MODULE_OF = {
     "DRAFTER_NAMES": ".drafters",
     "CandidateTree": ".drafters",
     "Drafter": ".drafters",
-    "FastPathReport": ".verifier.cpu_fast_path",
+    "FastPathReport": ".verifier.cpu.fast_path",
     "Feedback": ".drafters",
-    "GenerationResult": ".integrations.results",
+    "GenerationResult": ".integrations.generation.results",
     "GenerationStatistics": ".integrations.statistics",
     "StepReport": ".integrations.statistics",
-    "cpu_fast_path": ".verifier.cpu_fast_path",
+    "cpu_fast_path": ".verifier.cpu.fast_path",
     "create_drafter": ".drafters",
     "custom_generate": ".integrations.generation",
-    "disable_cpu_fast_path": ".verifier.cpu_fast_path",
-    "enable_cpu_fast_path": ".verifier.cpu_fast_path",
+    "disable_cpu_fast_path": ".verifier.cpu.fast_path",
+    "enable_cpu_fast_path": ".verifier.cpu.fast_path",
     "generate": ".integrations.generation",
     "load_default_model": ".integrations.default_model",
     "load_model": ".integrations.default_model",

@@ -62,7 +62,7 @@ def demo(
     model, tokenizer = load("default", "float32")
     fast_model, _ = load("default", "float32")
     from .integrations.default_model import MODEL_TITLE
-    from .verifier.cpu_fast_path import enable_cpu_fast_path
+    from .verifier.cpu.fast_path import enable_cpu_fast_path
     from .workbench.comparison import Comparison
 
     compile_drafter(drafter)

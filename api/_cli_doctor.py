@@ -148,7 +148,7 @@ def _device() -> dict[str, object]:
 def _cpu_fast_path() -> dict[str, object]:
     """Return whether models on the CPU can be given faster layers and, if not, why."""
     try:
-        from .verifier.cpu_fast_path import cpu_fast_path_problem
+        from .verifier.cpu.fast_path import cpu_fast_path_problem
     except ImportError as error:
         return {"available": False, "note": f"torch or transformers cannot be imported: {error}"}
     problem = cpu_fast_path_problem()

@@ -21,7 +21,7 @@ from ._cli_common import (
 from ._cli_stream import StepPrinter
 
 if TYPE_CHECKING:
-    from .integrations.results import GenerationResult
+    from .integrations.generation.results import GenerationResult
 
 
 def generate(
@@ -97,8 +97,8 @@ def generate(
     target, tokenizer = load(model, dtype)
     input_ids = prompt_token_ids(tokenizer, prompt, chat)
     from .integrations.generation import generate as run
-    from .integrations.results import GenerationResult
-    from .verifier.cpu_fast_path import enable_cpu_fast_path
+    from .integrations.generation.results import GenerationResult
+    from .verifier.cpu.fast_path import enable_cpu_fast_path
 
     compile_drafter(drafter)
     if fast_path:

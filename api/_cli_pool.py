@@ -15,8 +15,8 @@ from rich.text import Text
 from ._cli_common import StageBars, fail, load_tokenizer, messages, output
 
 if TYPE_CHECKING:
-    from .drafters.corpus_file import PoolDescription
-    from .drafters.corpus_index import CorpusIndex
+    from .drafters.corpus.index import CorpusIndex
+    from .drafters.corpus.pool_file import PoolDescription
     from .workbench.corpus_build import PoolTokenizer
 
 pool = typer.Typer(
@@ -50,7 +50,7 @@ def build(
     as_json: JsonOption = False,
 ) -> None:
     """Build a pool from text files; what .gitignore files leave out stays out."""
-    from .drafters.corpus_index import FAST_SORT, has_fast_sort
+    from .drafters.corpus.index import FAST_SORT, has_fast_sort
     from .workbench.corpus_build import CorpusBuildError, build_pool
 
     loaded = _pool_tokenizer(tokenizer)
@@ -86,7 +86,7 @@ def info(
     as_json: JsonOption = False,
 ) -> None:
     """Say what a pool holds and which tokenizer it is for."""
-    from .drafters.corpus_file import open_pool
+    from .drafters.corpus.pool_file import open_pool
     from .drafters.snapshot import SnapshotError
 
     try:
@@ -121,7 +121,7 @@ def verify(
     ] = None,
 ) -> None:
     """Check pools: format, checksum, each place there and in order, tokenizer if one is named."""
-    from .drafters.corpus_file import tokenizer_fingerprint, verify_pool
+    from .drafters.corpus.pool_file import tokenizer_fingerprint, verify_pool
     from .drafters.snapshot import SnapshotError
 
     fingerprint = None

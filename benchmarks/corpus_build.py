@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from freedraft.drafters._corpus_search_kernels import compile_kernels
 from freedraft.drafters.corpus import CorpusConfig, CorpusDrafter
-from freedraft.drafters.corpus_file import PoolDescription, open_pool, verify_pool, write_pool
-from freedraft.drafters.corpus_index import build_index, sort_by_doubling, suffix_array
+from freedraft.drafters.corpus._search_kernels import compile_kernels
+from freedraft.drafters.corpus.index import build_index, sort_by_doubling, suffix_array
+from freedraft.drafters.corpus.pool_file import PoolDescription, open_pool, verify_pool, write_pool
 from freedraft.workbench.text_files import UnreadableTextError, list_files, read_text
 
 MAX_DOUBLING_TOKENS = 5_000_000

@@ -28,7 +28,7 @@ import transformers
 
 import freedraft
 from freedraft.integrations.default_model import load_model
-from freedraft.verifier.cpu_fast_path import enable_cpu_fast_path
+from freedraft.verifier.cpu.fast_path import enable_cpu_fast_path
 from freedraft.workbench.comparison import FREEDRAFT, GENERATE, PROMPT_LOOKUP, Comparison
 from freedraft.workbench.demo_prompts import DEMO_PROMPTS
 

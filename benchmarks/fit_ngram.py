@@ -1,4 +1,4 @@
-"""Which weights make the n-gram drafter's votes most likely? Fits ``drafters/_ngram_weights.py``.
+"""Which weights make the n-gram drafter's votes most likely? Fits ``drafters/ngram/_weights.py``.
 
 Replays the first two thirds of each trace with the drafter as it is, looks at a sample of its
 steps, and follows the text down: at each token, which places read which token, and which one came.
@@ -23,10 +23,10 @@ import torch
 from numba import njit
 from transformers import AutoTokenizer
 
-from freedraft.drafters import _ngram_kernels as pool
-from freedraft.drafters import _ngram_search_kernels as finder
-from freedraft.drafters import _ngram_weights as tables
 from freedraft.drafters.ngram import NgramDrafter
+from freedraft.drafters.ngram import _pool_kernels as pool
+from freedraft.drafters.ngram import _search_kernels as finder
+from freedraft.drafters.ngram import _weights as tables
 
 MAX_NODES = 16
 STEPS_A_FILE = 24_000

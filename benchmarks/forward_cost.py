@@ -29,8 +29,8 @@ import transformers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from freedraft.verifier.contiguous_cache import ContiguousCache
-from freedraft.verifier.cpu_fast_path import enable_cpu_fast_path
+from freedraft.verifier.cpu.contiguous_cache import ContiguousCache
+from freedraft.verifier.cpu.fast_path import enable_cpu_fast_path
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 COUNTS = (1, 2, 4, 8, 16, 32, 64)

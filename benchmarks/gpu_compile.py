@@ -15,7 +15,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from freedraft.verifier import triton_cache, triton_sampling, triton_walk
+from freedraft.verifier.device import triton_cache, triton_sampling, triton_walk
 
 IDS = "*i64"
 

@@ -30,14 +30,14 @@ from torch import Tensor
 
 from freedraft.drafters import CandidateTree, Feedback
 from freedraft.drafters.ngram import NgramDrafter
-from freedraft.verifier.batched_sampling import RowSampling
-from freedraft.verifier.batched_walk import (
+from freedraft.verifier.device.batched_sampling import RowSampling
+from freedraft.verifier.device.batched_walk import (
     ancestor_words,
     bucket_width,
     column_depths,
     unpack_ancestors,
 )
-from freedraft.verifier.device_operations import device_operations
+from freedraft.verifier.device.operations import device_operations
 from freedraft.verifier.noise import NoiseKey
 
 BUCKETS = (1, 2, 4, 8, 16, 32)
@@ -75,7 +75,7 @@ class StepGraphs:
         self._operations = device_operations(device)
         self._compact = self._operations.compact_cache
         if self._operations.kind == "triton":
-            from freedraft.verifier.triton_cache import cache_addresses
+            from freedraft.verifier.device.triton_cache import cache_addresses
 
             self._compact = partial(self._compact, addresses=cache_addresses(self._states))
         self._sampling = RowSampling.build([NoiseKey(0)], [0.0], device=device)

@@ -16,14 +16,14 @@ import torch
 from gpu_step_cost import random_tree
 from gpu_timing import device_seconds, machine
 
-from freedraft.verifier.batched_sampling import RowSampling, process_scores
-from freedraft.verifier.batched_walk import stack_trees
-from freedraft.verifier.device_operations import TORCH_OPERATIONS, triton_operations
+from freedraft.verifier.device.batched_sampling import RowSampling, process_scores
+from freedraft.verifier.device.batched_walk import stack_trees
+from freedraft.verifier.device.operations import TORCH_OPERATIONS, triton_operations
 from freedraft.verifier.noise import NoiseKey
 
 try:
-    from freedraft.verifier import triton_cache
-    from freedraft.verifier.triton_cache import cache_addresses
+    from freedraft.verifier.device import triton_cache
+    from freedraft.verifier.device.triton_cache import cache_addresses
 except ImportError as error:
     raise SystemExit(f"expected Triton to be installed: {error}") from error
 

@@ -21,15 +21,15 @@ from gpu_model import TINY, LlamaShape, RandomLlama, attend, context_of, num_pie
 from gpu_timing import device_seconds, machine, wall_seconds
 
 from freedraft.drafters import CandidateTree
-from freedraft.verifier.batched_sampling import RowSampling
-from freedraft.verifier.batched_walk import (
+from freedraft.verifier.device.batched_sampling import RowSampling
+from freedraft.verifier.device.batched_walk import (
     BatchedWalk,
     ancestor_words,
     column_depths,
     stack_trees,
     unpack_ancestors,
 )
-from freedraft.verifier.device_operations import DeviceOperations, device_operations
+from freedraft.verifier.device.operations import DeviceOperations, device_operations
 from freedraft.verifier.noise import NoiseKey
 
 
@@ -159,7 +159,7 @@ def overhead(
 
     move = operations.compact_cache
     if operations.kind == "triton":
-        from freedraft.verifier.triton_cache import cache_addresses
+        from freedraft.verifier.device.triton_cache import cache_addresses
 
         # A static cache lies still; and a captured graph cannot hold the copy of the table.
         move = partial(move, addresses=cache_addresses(states))

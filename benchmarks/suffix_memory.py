@@ -26,9 +26,9 @@ import numba
 import numpy as np
 from transformers import AutoTokenizer
 
-from freedraft.drafters import _suffix_kernels as kernels
 from freedraft.drafters.suffix import SuffixConfig, SuffixDrafter
-from freedraft.drafters.suffix_segments import extent_size, table_caps
+from freedraft.drafters.suffix import _automaton_kernels as kernels
+from freedraft.drafters.suffix.segments import extent_size, table_caps
 from freedraft.workbench.traces import read_traces
 
 MAX_CONTEXT = SuffixConfig().max_context

@@ -1,1 +1,1 @@
-"""The loop around the verifier, one module an engine."""
+"""The loops around the verifier, an adapter an engine, and what they share."""

@@ -14,7 +14,6 @@ from ..drafters import (
     TakesPrediction,
 )
 from ..drafters.tree import IntArray
-from ..verifier.rejection import TreeDraft
 
 
 class DraftGuard:
@@ -134,6 +133,9 @@ class DraftGuard:
                     f"expected draft_probs rows of {self._vocab_size} entries, got shape "
                     f"{tree.draft_probs.shape}"
                 )
+            # Only sampled drafts need torch: the adapters of engines without it come here too.
+            from ..verifier.rejection import TreeDraft
+
             draft = TreeDraft(tree)
             for node in range(tree.num_nodes):
                 draft.probs(node)  # raises where verification would

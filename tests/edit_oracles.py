@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from freedraft.drafters import _edit_align_kernels as align
-from freedraft.drafters import _edit_source_kernels as source
-from freedraft.drafters import _edit_tree_kernels as tree_kernels
+from freedraft.drafters.edit import _align_kernels as align
+from freedraft.drafters.edit import _source_kernels as source
+from freedraft.drafters.edit import _tree_kernels as tree_kernels
 from freedraft.drafters.tree import CandidateTree
 
 

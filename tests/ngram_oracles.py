@@ -9,8 +9,8 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
-from freedraft.drafters import _ngram_weights as tables
 from freedraft.drafters.ngram import NgramConfig
+from freedraft.drafters.ngram import _weights as tables
 
 PLAIN, REPLACED, INSERTED = range(3)
 Path = tuple[int, ...]

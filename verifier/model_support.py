@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from .cpu_attention import PACKED_ATTENTION
+from .cpu.attention import PACKED_ATTENTION
 
 SUPPORTED_ATTENTION = ("eager", "sdpa", PACKED_ATTENTION)
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from ..drafters import CandidateTree
-from .contiguous_cache import ContiguousCache
+from .cpu.contiguous_cache import ContiguousCache
 from .kv_cache import check_cache, keep_accepted, select_rows
 from .layout import pack_trees
 from .masks import additive_mask, tree_positions

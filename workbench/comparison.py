@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..integrations.generation import generate
-from ..integrations.results import GenerationResult
+from ..integrations.generation.results import GenerationResult
 from ..integrations.statistics import StepReport
 
 PLAIN_LOOP = "plain loop"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from ..drafters.base import as_token_ids
-from ..drafters.corpus_file import PoolDescription, tokenizer_fingerprint, write_pool
-from ..drafters.corpus_index import build_index
+from ..drafters.corpus.index import build_index
+from ..drafters.corpus.pool_file import PoolDescription, tokenizer_fingerprint, write_pool
 from ..drafters.tree import IntArray
 from .text_files import UnreadableTextError, list_files, read_text
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from oracles import tree_paths
 
 from freedraft import CandidateTree, Feedback
-from freedraft.drafters import _blend_kernels as kernels
 from freedraft.drafters.blend import BlendConfig, BlendDrafter
+from freedraft.drafters.blend import _merge_kernels as kernels
 
 
 class Scripted:

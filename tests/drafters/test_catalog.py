@@ -7,8 +7,8 @@ import pytest
 
 import freedraft
 from freedraft.drafters.catalog import is_drafter_name
-from freedraft.drafters.corpus_file import PoolDescription, tokenizer_fingerprint, write_pool
-from freedraft.drafters.corpus_index import build_index
+from freedraft.drafters.corpus.index import build_index
+from freedraft.drafters.corpus.pool_file import PoolDescription, tokenizer_fingerprint, write_pool
 from freedraft.drafters.snapshot import SnapshotError
 
 FINGERPRINT = tokenizer_fingerprint({"a": 0, "b": 1})

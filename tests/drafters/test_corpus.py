@@ -13,25 +13,25 @@ from corpus_oracles import best_paths, joined, naive_paths, naive_votes, sorted_
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freedraft.drafters import _corpus_search_kernels as finder
-from freedraft.drafters import _corpus_tree_kernels as grower
 from freedraft.drafters.base import Drafter
 from freedraft.drafters.corpus import CorpusConfig, CorpusDrafter
-from freedraft.drafters.corpus_file import (
-    KIND,
-    PoolDescription,
-    open_pool,
-    tokenizer_fingerprint,
-    verify_pool,
-    write_pool,
-)
-from freedraft.drafters.corpus_index import (
+from freedraft.drafters.corpus import _search_kernels as finder
+from freedraft.drafters.corpus import _tree_kernels as grower
+from freedraft.drafters.corpus.index import (
     CorpusIndex,
     build_index,
     check_order,
     check_structure,
     sort_by_doubling,
     suffix_array,
+)
+from freedraft.drafters.corpus.pool_file import (
+    KIND,
+    PoolDescription,
+    open_pool,
+    tokenizer_fingerprint,
+    verify_pool,
+    write_pool,
 )
 from freedraft.drafters.snapshot import SnapshotError, write_snapshot
 from freedraft.drafters.tree import CandidateTree

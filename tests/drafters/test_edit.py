@@ -12,11 +12,11 @@ from edit_oracles import EditOracle, Source
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from freedraft.drafters import _edit_align_kernels as align
-from freedraft.drafters import _edit_source_kernels as source_kernels
-from freedraft.drafters import _edit_tree_kernels as tree_kernels
 from freedraft.drafters.base import Drafter
 from freedraft.drafters.edit import EditConfig, EditDrafter
+from freedraft.drafters.edit import _align_kernels as align
+from freedraft.drafters.edit import _source_kernels as source_kernels
+from freedraft.drafters.edit import _tree_kernels as tree_kernels
 from freedraft.drafters.tree import CandidateTree, accepted_path
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from ngram_oracles import Path, PlainNgram
 
 from freedraft.drafters import CandidateTree, Drafter
-from freedraft.drafters import _ngram_kernels as pool
-from freedraft.drafters import _ngram_search_kernels as finder
-from freedraft.drafters import _ngram_tree_kernels as grower
 from freedraft.drafters.ngram import NgramConfig, NgramDrafter
+from freedraft.drafters.ngram import _pool_kernels as pool
+from freedraft.drafters.ngram import _search_kernels as finder
+from freedraft.drafters.ngram import _tree_kernels as grower
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 MANY = settings(max_examples=1000 if COMPILED else 150, deadline=None)

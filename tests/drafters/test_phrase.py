@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freedraft.drafters.base import Drafter
-from freedraft.drafters.json_fragments import schema_phrases
 from freedraft.drafters.phrase import PhraseConfig, PhraseDrafter
-from freedraft.drafters.phrase_book import PhraseBook
+from freedraft.drafters.phrase.book import PhraseBook
+from freedraft.drafters.phrase.json_fragments import schema_phrases
 from freedraft.drafters.tree import CandidateTree
 
 EXAMPLES = 100 if os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0") else 30

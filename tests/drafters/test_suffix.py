@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from suffix_oracles import BARRIER, NaiveMixer
 
-from freedraft.drafters.arena import Arena
 from freedraft.drafters.base import Drafter
 from freedraft.drafters.snapshot import SnapshotError, write_snapshot
 from freedraft.drafters.suffix import SuffixConfig, SuffixDrafter
-from freedraft.drafters.suffix_trust import trust_table
+from freedraft.drafters.suffix.arena import Arena
+from freedraft.drafters.suffix.trust import trust_table
 from freedraft.drafters.tree import CandidateTree
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from suffix_oracles import BARRIER, continuations, endings, longest_match
 
-from freedraft.drafters import _suffix_kernels as kernels
-from freedraft.drafters import _suffix_tree_kernels as tree_kernels
-from freedraft.drafters import _suffix_trust_kernels as trust_kernels
+from freedraft.drafters.suffix import _automaton_kernels as kernels
+from freedraft.drafters.suffix import _tree_kernels as tree_kernels
+from freedraft.drafters.suffix import _trust_kernels as trust_kernels
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 BASE = 3

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from freedraft.drafters import ROOT, CandidateTree
 from freedraft.verifier import NoiseKey, choose_token, walk
-from freedraft.verifier.batched_cache import compact_cache
-from freedraft.verifier.batched_rejection import reject_trees, verify_blocks
-from freedraft.verifier.batched_sampling import RowSampling, choose_tokens, process_scores
-from freedraft.verifier.batched_walk import (
+from freedraft.verifier.block_verification import verify_block
+from freedraft.verifier.device.batched_cache import compact_cache
+from freedraft.verifier.device.batched_rejection import reject_trees, verify_blocks
+from freedraft.verifier.device.batched_sampling import RowSampling, choose_tokens, process_scores
+from freedraft.verifier.device.batched_walk import (
     MAX_NODES,
     ancestor_words,
     bucket_width,
@@ -24,7 +25,6 @@ from freedraft.verifier.batched_walk import (
     unpack_ancestors,
     walk_trees,
 )
-from freedraft.verifier.block_verification import verify_block
 from freedraft.verifier.layout import pack_trees
 from freedraft.verifier.rejection import FloatArray64, TreeDraft, verify_by_rejection
 

@@ -12,7 +12,7 @@ from tiny_models import VOCAB_SIZE, tiny_llama
 from torch import Tensor
 from transformers import DynamicCache
 
-from freedraft.verifier.contiguous_cache import ContiguousCache, ContiguousLayer
+from freedraft.verifier.cpu.contiguous_cache import ContiguousCache, ContiguousLayer
 from freedraft.verifier.kv_cache import check_cache, keep_accepted
 
 HEADS, KEY_DIM, VALUE_DIM = 2, 3, 5

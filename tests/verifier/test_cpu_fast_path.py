@@ -22,15 +22,17 @@ from transformers import (
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from freedraft.verifier import cpu_attention, cpu_fast_path, cpu_linear
-from freedraft.verifier.contiguous_cache import ContiguousCache
-from freedraft.verifier.cpu_attention import PACKED_ATTENTION, packed_attention_forward
-from freedraft.verifier.cpu_fast_path import (
+from freedraft.verifier.cpu import attention as cpu_attention
+from freedraft.verifier.cpu import fast_path as fast_path_module
+from freedraft.verifier.cpu import linear as cpu_linear
+from freedraft.verifier.cpu.attention import PACKED_ATTENTION, packed_attention_forward
+from freedraft.verifier.cpu.contiguous_cache import ContiguousCache
+from freedraft.verifier.cpu.fast_path import (
     FastPathReport,
     disable_cpu_fast_path,
     enable_cpu_fast_path,
 )
-from freedraft.verifier.cpu_linear import PackedLinear, PackedWeight, SharedLinear
+from freedraft.verifier.cpu.linear import PackedLinear, PackedWeight, SharedLinear
 
 VOCAB_SIZE = 256
 HIDDEN = 192  # large enough that the fast path cares for the layers
@@ -210,7 +212,7 @@ def test_a_shared_weight_costs_memory_only_when_told_so() -> None:
 
 def test_the_context_manager_goes_back_after_an_error() -> None:
     model = make_model("llama")
-    with pytest.raises(KeyError), cpu_fast_path.cpu_fast_path(model) as report:
+    with pytest.raises(KeyError), fast_path_module.cpu_fast_path(model) as report:
         assert report.enabled
         raise KeyError
     assert type(model.lm_head) is nn.Linear

@@ -20,14 +20,14 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from freedraft.drafters import CandidateTree  # noqa: E402
 from freedraft.verifier import NoiseKey  # noqa: E402
-from freedraft.verifier.batched_sampling import RowSampling  # noqa: E402
-from freedraft.verifier.batched_walk import stack_trees  # noqa: E402
-from freedraft.verifier.device_operations import (  # noqa: E402
+from freedraft.verifier.device.batched_sampling import RowSampling  # noqa: E402
+from freedraft.verifier.device.batched_walk import stack_trees  # noqa: E402
+from freedraft.verifier.device.operations import (  # noqa: E402
     TORCH_OPERATIONS,
     device_operations,
     triton_operations,
 )
-from freedraft.verifier.triton_support import can_run_on, next_power_of_2  # noqa: E402
+from freedraft.verifier.device.triton_support import can_run_on, next_power_of_2  # noqa: E402
 
 if not can_run_on(DEVICE):
     pytest.skip(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from freedraft.drafters.corpus import CorpusConfig, CorpusDrafter
-from freedraft.drafters.corpus_file import verify_pool
+from freedraft.drafters.corpus.pool_file import verify_pool
 from freedraft.workbench.corpus_build import (
     CorpusBuildError,
     PoolTokenizer,

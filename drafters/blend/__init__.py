@@ -1,0 +1,5 @@
+"""Several drafters' trees merged under one budget."""
+
+from .drafter import BlendConfig, BlendDrafter
+
+__all__ = ["BlendConfig", "BlendDrafter"]

@@ -1,0 +1,259 @@
+"""The n-gram drafter: what followed at the earlier places where the last tokens stood.
+
+It needs no training and no model: it keeps the text of running and finished requests, looks up
+where the last 16, 8, 4, 2 and 1 tokens stood before, and merges what followed there into a tree.
+How much a place counts depends on how long it matched, whether the match goes on behind a changed
+token, where it lies (own prompt, own output, another request's), how old it is, and how far it is
+from where the text was expected to go on. The weights are fitted once; what the target accepts
+calibrates the probabilities all the time.
+
+A proposal for a batch is two kernel calls without the interpreter's lock; its cost does not depend
+on how much text is kept, except by cache misses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget, check_length
+from ..calibration import Calibration
+from ..tree import CandidateTree, IntArray
+from . import _pool_kernels as pool
+from . import _search_kernels as finder
+from . import _tree_kernels as grower
+from ._weights import make_model
+
+_DRAFTS_A_REFIT = 64
+_MIN_SPACES = 1024
+"""Namespaces known at which those without text are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class NgramConfig:
+    """Settings of :class:`NgramDrafter`.
+
+    Attributes:
+        levels: lengths k of the k-grams that are looked up, longest first.
+        max_visits: earlier places looked at in each level, the most recent first.
+        max_skip_visits: places looked at, in each level of two to four tokens, for the text before
+            the last token; 0 to propose nothing behind a changed token.
+        max_match: how many tokens of the tail are compared, to weigh the places.
+        max_places: places whose continuations are merged.
+        capacity: tokens kept, those of running and of finished requests together.
+        page_size: tokens in a page, a power of two. A request holds whole pages.
+        max_requests: how many requests may run at once; one more goes without drafts.
+        search_earlier: whether a request also looks at others of its namespace.
+    """
+
+    levels: tuple[int, ...] = (16, 8, 4, 2, 1)
+    max_visits: tuple[int, ...] = (6, 8, 16, 48, 16)
+    max_skip_visits: int = 6
+    max_match: int = 64
+    max_places: int = 96
+    capacity: int = 1 << 22
+    page_size: int = 128
+    max_requests: int = 1024
+    search_earlier: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the settings.
+
+        Raises:
+            ValueError: a setting is out of its range.
+        """
+        if not 1 <= len(self.levels) <= 8 or any(a <= b for a, b in pairwise(self.levels)):
+            raise ValueError(f"expected 1 to 8 falling levels, got {self.levels}")
+        if self.levels[-1] < 1 or self.levels[0] > self.max_match:
+            raise ValueError(
+                f"expected levels within 1..max_match ({self.max_match}), got {self.levels}"
+            )
+        if len(self.max_visits) != len(self.levels) or min(self.max_visits) < 0:
+            raise ValueError(
+                f"expected max_visits >= 0 for each of the levels {self.levels}, "
+                f"got {self.max_visits}"
+            )
+        for name, least in (("max_skip_visits", 0), ("max_places", 1), ("max_requests", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"expected {name} >= {least}, got {getattr(self, name)}")
+        if self.page_size < 1 or self.page_size & (self.page_size - 1):
+            raise ValueError(f"expected page_size a power of two, got {self.page_size}")
+        if not self.page_size <= self.capacity < 1 << 28:
+            raise ValueError(
+                f"expected capacity within page_size ({self.page_size})..2**28 - 1, "
+                f"got {self.capacity}"
+            )
+
+
+class NgramDrafter:
+    """Drafts a tree of what followed at earlier places of the tail.
+
+    The text of finished requests stays searchable in its namespace until the room is needed: the
+    oldest goes first, page by page. When running requests fill the pool, each forgets its own
+    oldest page to go on.
+    """
+
+    def __init__(self, config: NgramConfig | None = None) -> None:
+        """Reserve the pool and compile the kernels.
+
+        Args:
+            config: the settings; the defaults when absent.
+        """
+        self.config = NgramConfig() if config is None else config
+        for module in (pool, finder, grower):
+            module.compile_kernels()
+        self._arena, self._pages, self._rows = _new_arena(self.config)
+        num_weights = len(self._rows) * self.config.max_places
+        self._floats = np.concatenate((make_model(), np.zeros(num_weights)))
+        self._calibration = Calibration(grower.NUM_CLASSES, pool.KNOTS + 1)
+        self._drafts_until_refit = _DRAFTS_A_REFIT
+        self._batch = np.empty((0, finder.REQUEST_FIELDS), np.int32)
+        self._row_of: dict[RequestId, int] = {}
+        self._free_rows = list(range(len(self._rows)))[::-1]
+        self._spaces: dict[str, int] = {}
+        self._max_spaces = _MIN_SPACES
+        self._last_space = 0
+        self._serial = 0
+
+    @property
+    def name(self) -> str:
+        """The name that statistics and the command line use."""
+        return "ngram"
+
+    def start(
+        self,
+        request_id: RequestId,
+        prompt_ids: npt.ArrayLike,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> None:
+        """Begin a request; one of the same id that still runs is stopped first.
+
+        Raises:
+            ValueError: ``prompt_ids`` is not one-dimensional or not made of integers.
+        """
+        prompt = as_token_ids(prompt_ids)
+        self.stop(request_id)
+        if not self._free_rows:
+            return  # one more than may run: it goes without drafts
+        row = self._free_rows.pop()
+        self._serial = self._serial % 0x7FFFFFFF + 1
+        space = self._space_of(namespace) if self.config.search_earlier else self._serial
+        fields = np.zeros(pool.ROW_FIELDS, np.int32)
+        fields[pool.NAMESPACE] = space
+        fields[pool.SERIAL] = self._serial
+        fields[pool.FIRST_PAGE] = pool.NONE
+        fields[pool.LAST_PAGE] = pool.NONE
+        fields[pool.PROMPT_LENGTH] = prompt.size
+        self._rows[row] = fields
+        self._row_of[request_id] = row
+        pool.append(self._arena, row, prompt, self._calibration.counts)
+
+    def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
+        """Append committed tokens, also while speculation is off."""
+        row = self._row_of.get(request_id)
+        if row is not None:
+            pool.append(self._arena, row, as_token_ids(token_ids), self._calibration.counts)
+
+    def propose(
+        self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
+    ) -> list[CandidateTree]:
+        """Return one tree a request, each of at most ``max_nodes`` nodes, ``max_depth`` deep.
+
+        Raises:
+            ValueError: a limit is negative.
+        """
+        check_budget(max_nodes, max_depth)
+        num_requests = len(request_ids)
+        if num_requests == 0 or max_nodes == 0 or max_depth == 0:
+            return [CandidateTree.empty()] * num_requests
+        if len(self._batch) != num_requests:
+            self._batch = np.empty((num_requests, finder.REQUEST_FIELDS), np.int32)
+        batch = self._batch
+        for i, request_id in enumerate(request_ids):
+            batch[i, finder.ROW] = self._row_of.get(request_id, pool.NONE)
+        self._drafts_until_refit -= num_requests
+        if self._drafts_until_refit < 0:
+            self._calibration.refit()
+            self._drafts_until_refit = _DRAFTS_A_REFIT
+        nodes = np.empty((num_requests, 2, max_nodes), np.int32)
+        probs = np.empty((num_requests, max_nodes), np.float32)
+        finder.search(self._arena, self._floats, batch)
+        knots = self._calibration.knots
+        grower.grow(self._arena, self._floats, knots, batch, max_depth, nodes, probs)
+        trees = []
+        for i in range(num_requests):
+            size = batch[i, finder.DRAFTED]
+            trees.append(CandidateTree(nodes[i, 0, :size], nodes[i, 1, :size], probs[i, :size]))
+        return trees
+
+    def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
+        """Do nothing: the committed tokens, which ``extend`` brings, say all that is used."""
+
+    def truncate(self, request_id: RequestId, length: int) -> None:
+        """Forget the request's tokens from position ``length`` (prompt included) on.
+
+        Raises:
+            ValueError: ``length`` is negative.
+        """
+        check_length(length)
+        row = self._row_of.get(request_id)
+        if row is not None:
+            pool.truncate(self._arena, row, length)
+
+    def stop(self, request_id: RequestId) -> None:
+        """End the request; its text stays searchable in its namespace until reclaimed."""
+        row = self._row_of.pop(request_id, None)
+        if row is not None:
+            pool.release(self._arena, row)
+            self._free_rows.append(row)
+
+    def _space_of(self, namespace: str) -> int:
+        """Return the number of a namespace; one without any text left may get a new one."""
+        space = self._spaces.get(namespace)
+        if space is None:
+            if len(self._spaces) >= self._max_spaces:
+                alive = set(self._pages[:, pool.PAGE_NAMESPACE].tolist())
+                alive.update(self._rows[list(self._row_of.values()), pool.NAMESPACE].tolist())
+                self._spaces = {n: s for n, s in self._spaces.items() if s in alive}
+                self._max_spaces = max(_MIN_SPACES, 2 * len(self._spaces))
+            self._last_space += 1
+            space = self._spaces[namespace] = self._last_space
+        return space
+
+
+def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the arena of a config, and the views of its pages and its requests' rows."""
+    num_pages = config.capacity // config.page_size
+    num_slots = num_pages * config.page_size
+    num_levels = len(config.levels)
+    num_rows = min(config.max_requests, num_pages)
+    bucket_bits = max(8, num_slots.bit_length() - 2)  # a bucket for two to four tokens
+    pages_start = pool.HEADER_SIZE + num_slots * (1 + num_levels) + (num_levels << bucket_bits)
+    rows_start = pages_start + num_pages * pool.PAGE_FIELDS
+    rows_stop = rows_start + num_rows * pool.ROW_FIELDS
+    # Zeros come from the system untouched: what is never used takes no memory.
+    row_room = pool.MAX_DRAFT * pool.DRAFT_FIELDS + config.max_places * pool.PLACE_FIELDS
+    arena = np.zeros(rows_stop + num_rows * row_room, np.int32)
+    page_bits = config.page_size.bit_length() - 1
+    header = {
+        pool.NUM_PAGES: num_pages,
+        pool.PAGE_BITS: page_bits,
+        pool.SLOT_BITS: page_bits + (num_pages - 1).bit_length(),
+        pool.BUCKET_BITS: bucket_bits,
+        pool.NUM_LEVELS: num_levels,
+        pool.NUM_ROWS: num_rows,
+        pool.QUEUE_HEAD: pool.NONE,
+        pool.QUEUE_TAIL: pool.NONE,
+        pool.MAX_MATCH: config.max_match,
+        pool.MAX_SKIP_VISITS: config.max_skip_visits,
+    }
+    for field, value in header.items():
+        arena[field] = value
+    arena[pool.FIRST_LEVEL : pool.FIRST_LEVEL + num_levels] = config.levels
+    arena[pool.FIRST_VISITS : pool.FIRST_VISITS + num_levels] = config.max_visits
+    pages = arena[pages_start:rows_start].reshape(num_pages, pool.PAGE_FIELDS)
+    return arena, pages, arena[rows_start:rows_stop].reshape(num_rows, pool.ROW_FIELDS)

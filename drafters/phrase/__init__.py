@@ -1,0 +1,5 @@
+"""Known phrases, templates and predictions, found by Aho-Corasick."""
+
+from .drafter import PhraseConfig, PhraseDrafter
+
+__all__ = ["PhraseConfig", "PhraseDrafter"]

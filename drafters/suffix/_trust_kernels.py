@@ -1,0 +1,171 @@
+"""Kernel that learns, token by token, how far contexts can be trusted.
+
+The tree kernels mix what followed each context, longest first, with weights from a table. One step
+of stochastic gradient descent on the likelihood of a committed token moves the entries that spoke.
+The readers below repeat those of the tree kernels: a kernel calls kernels of its own file only.
+
+Source: on-line mixing of context models by coding cost, as in Mahoney 2005, "Adaptive weighing of
+context models for lossless data compression".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .._jit import compile_once, kernel
+from ._automaton_kernels import (
+    BRANCH_AT,
+    BRANCH_ROW,
+    COUNT,
+    DEGREE,
+    EDGE_AT,
+    EDGE_ROW,
+    HEADER,
+    LAST,
+    LENGTH,
+    NUM_PREFIX,
+    PREFIX_ROW,
+    PREVIOUS,
+    TAIL,
+)
+from ._tree_kernels import BONUS, MAX_EDGES
+
+IntArray = npt.NDArray[np.int32]
+LongArray = npt.NDArray[np.int64]
+DoubleArray = npt.NDArray[np.float64]
+
+MAX_ASKED = 48
+"""Contexts of one place that learn at most."""
+NOVEL = 2e-5
+"""Probability of a token that no context knows: one in a vocabulary."""
+
+
+@kernel
+def _link_of(arena: IntArray, base: int, state: int) -> int:
+    if state >= 0:
+        return int(arena[base + HEADER + PREFIX_ROW * state + 1])
+    return int(arena[base + arena[base + BRANCH_AT] + BRANCH_ROW * (-1 - state)])
+
+
+@kernel
+def _length_of(arena: IntArray, base: int, state: int) -> int:
+    return int(arena[base + arena[base + BRANCH_AT] + BRANCH_ROW * (-1 - state) + LENGTH])
+
+
+@kernel
+def _token_after(arena: IntArray, base: int, position: int) -> int:
+    if position < 0 or position + 1 >= arena[base + NUM_PREFIX]:
+        return -1
+    return int(arena[base + HEADER + PREFIX_ROW * (position + 1)])
+
+
+@kernel
+def _shape_of(count: int, degree: int) -> int:
+    if degree <= 1:
+        return 0 if count < 2 else 1 if count < 3 else 2 if count < 5 else 3
+    if 2 * count <= 3 * degree:
+        return 4
+    return 5 if count <= 3 * degree else 6 if count <= 8 * degree else 7
+
+
+@kernel
+def _share_of(arena: IntArray, base: int, state: int, token: int) -> tuple[int, float]:
+    """Return the shape of a context's counts and the share of its trust that ``token`` gets.
+
+    The shape is -1 where nothing followed.
+    """
+    if state >= 0:
+        after = _token_after(arena, base, state)
+        return (-1 if after < 0 else 0), (1.0 if after == token else 0.0)
+    branches = base + arena[base + BRANCH_AT]
+    row = branches + BRANCH_ROW * (-1 - state)
+    count, latest = int(arena[row + COUNT]), int(arena[row + LAST])
+    if latest + 1 == arena[base + NUM_PREFIX]:
+        count, latest = count - 1, int(arena[row + PREVIOUS])
+    degree = int(arena[row + DEGREE])
+    if degree == 0 or count <= 0:
+        return -1, 0.0
+    after = _token_after(arena, base, latest)
+    total = float(count) if after < 0 else count + BONUS
+    times = BONUS if after == token else 0.0
+    edges = base + arena[base + EDGE_AT]
+    edge = int(arena[row + TAIL])
+    for _ in range(min(degree, MAX_EDGES)):
+        edge = int(arena[edges + EDGE_ROW * edge + 4])
+        at = edges + EDGE_ROW * edge
+        if arena[at + 1] == token:
+            target = int(arena[at + 2])
+            times += 1.0 if target >= 0 else arena[branches + BRANCH_ROW * (-1 - target) + COUNT]
+            break
+    return _shape_of(count, degree), times / total
+
+
+@kernel
+def learn(
+    arena: IntArray, cursor: LongArray, token: int, rate: float, trust: DoubleArray,
+    groups: LongArray,
+) -> None:  # fmt: skip
+    """Move the trust in the contexts of a request's place towards the token that followed.
+
+    Args:
+        arena: int32, the automata.
+        cursor: ``(num_sources, 3)`` int64, where the request stands before ``token``: extent,
+            state, matched length; the first source is its own text.
+        token: what the target said; nothing is learned from a negative one.
+        rate: step of the descent, in logits.
+        trust: ``(2, 2, num_groups, num_shapes)`` float64, see the tree kernels; changed.
+        groups: ``(max_context + 1,)`` int64, the group of each length.
+    """
+    if token < 0:
+        return
+    states = cursor[:, 1].copy()
+    lengths = cursor[:, 2].copy()
+    flat = trust.reshape(trust.size)
+    cells = np.empty(MAX_ASKED, np.int64)
+    shares = np.empty(MAX_ASKED, np.float64)
+    asked = 0
+    while asked < MAX_ASKED:
+        source, length = 0, 0
+        for other in range(lengths.size):
+            if lengths[other] > length:
+                source, length = other, lengths[other]
+        if length == 0:
+            break
+        base, state = cursor[source, 0], states[source]
+        states[source] = _link_of(arena, base, state)
+        lengths[source] = _length_of(arena, base, states[source])
+        if lengths[source] >= length:
+            lengths[source] = length  # the state was split since: ask the one that took over
+            continue
+        shape, share = _share_of(arena, base, state, token)
+        if shape >= 0:
+            table = 2 * min(source, 1) + min(asked, 1)
+            cells[asked] = (table * trust.shape[2] + groups[length]) * trust.shape[3] + shape
+            shares[asked] = share
+            asked += 1
+    rest = np.empty(MAX_ASKED + 1, np.float64)  # what the later contexts give, all mass spent
+    rest[asked] = NOVEL
+    for index in range(asked - 1, -1, -1):
+        weight = flat[cells[index]]
+        rest[index] = weight * shares[index] + (1 - weight) * rest[index + 1]
+    mass = 1.0
+    for index in range(asked):
+        weight = flat[cells[index]]
+        slope = mass * weight * (1 - weight) * (shares[index] - rest[index + 1]) / rest[0]
+        odds = weight / (1 - weight) * np.exp(rate * slope)
+        flat[cells[index]] = min(max(odds / (1 + odds), 1e-3), 1 - 1e-3)
+        mass *= 1 - weight
+
+
+def compile_kernels() -> None:
+    """Compile each kernel for its one signature; a process does so once."""
+    compile_once(_link_of, "int64(int32[::1], int64, int64)")
+    compile_once(_length_of, "int64(int32[::1], int64, int64)")
+    compile_once(_token_after, "int64(int32[::1], int64, int64)")
+    compile_once(_shape_of, "int64(int64, int64)")
+    compile_once(_share_of, "Tuple((int64, float64))(int32[::1], int64, int64, int64)")
+    compile_once(
+        learn,
+        "void(int32[::1], int64[:,::1], int64, float64, float64[:,:,:,::1], int64[::1])",
+    )

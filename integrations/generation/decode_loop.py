@@ -1,0 +1,180 @@
+"""The loop: propose, verify in one forward, walk, commit; until every row has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...drafters import CandidateTree, Feedback, RequestId
+from ...verifier import TreeForward, WalkResult, walk
+from ...verifier.rejection import PositionChance, TreeDraft, verify_by_rejection
+from ..budget import NodeBudget
+from ..draft_guard import DraftGuard
+from ..statistics import GenerationStatistics, StepReport
+from .decode_row import DecodeRow
+
+
+class DecodeLoop:
+    """Decodes a batch of rows with one target and one drafter.
+
+    Without a drafter each tree is empty and the loop is plain decoding: there is no second path.
+
+    Attributes:
+        statistics: counts and times so far.
+    """
+
+    def __init__(
+        self,
+        target: TreeForward,
+        guard: DraftGuard,
+        budget: NodeBudget | None,
+        max_nodes: int,
+        on_step: Callable[[StepReport], None] | None = None,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            target: the model and its cache.
+            guard: the drafter, kept from doing harm.
+            budget: cuts trees to what pays; ``None`` verifies all that is proposed.
+            max_nodes: most nodes of one row's tree.
+            on_step: called with each row's part in each step.
+        """
+        self._target = target
+        self._guard = guard
+        self._budget = budget
+        self._max_nodes = max_nodes
+        self._on_step = on_step
+        self.statistics = GenerationStatistics()
+
+    def run(
+        self,
+        rows: Sequence[DecodeRow],
+        prompts: Sequence[Sequence[int]],
+        namespace: str,
+        prediction: Sequence[int] | None = None,
+    ) -> None:
+        """Decode all rows to their end; their results are left in them.
+
+        Args:
+            rows: fresh rows.
+            prompts: token ids of each row, without padding.
+            namespace: where the drafter learns.
+            prediction: token ids that each row's output will probably be like.
+        """
+        begin = time.perf_counter()
+        request = object()  # no other generation has requests of this name
+        ids: dict[int, RequestId] = {row.index: (request, row.index) for row in rows}
+        logits = self._target.prefill(prompts)
+        self.statistics.prefill_seconds = time.perf_counter() - begin
+        try:
+            with self._draft_clock():
+                for row, prompt in zip(rows, prompts, strict=True):
+                    self._guard.start(ids[row.index], prompt, namespace)
+                    if prediction is not None:
+                        self._guard.set_prediction(ids[row.index], prediction)
+            self._finish_step(rows, [CandidateTree.empty()] * len(rows), logits[:, None], ids)
+            active = self._drop_finished(rows, ids)
+            while active:
+                self._step(active, ids)
+                active = self._drop_finished(active, ids)
+        finally:
+            for request_id in ids.values():
+                self._guard.stop(request_id)
+        self.statistics.switched_off = len(self._guard.switched_off)
+        self.statistics.seconds = time.perf_counter() - begin
+
+    def _step(self, rows: Sequence[DecodeRow], ids: dict[int, RequestId]) -> None:
+        begin = time.perf_counter()
+        # A step emits one token more than it accepts, so a row's last token is never drafted.
+        depths = [min(row.room - 1, self._max_nodes) for row in rows]
+        with self._draft_clock():
+            trees = self._guard.propose([ids[row.index] for row in rows], self._max_nodes, depths)
+        if self._budget is not None:
+            trees = self._budget.cut([row.index for row in rows], trees)
+        verify_begin = time.perf_counter()
+        drafted_before = self.statistics.draft_seconds
+        logits = self._target.forward(trees, [row.token_ids[-1] for row in rows])
+        accepted = self._finish_step(rows, trees, logits, ids)
+        self._target.commit(accepted)
+        end = time.perf_counter()
+        learning = self.statistics.draft_seconds - drafted_before
+        self.statistics.verify_seconds += end - verify_begin - learning
+        if self._budget is not None:
+            self._budget.costs.record(logits.shape[1], end - begin)
+
+    def _finish_step(
+        self,
+        rows: Sequence[DecodeRow],
+        trees: Sequence[CandidateTree],
+        logits: Tensor,
+        ids: dict[int, RequestId],
+    ) -> list[list[int]]:
+        """Walk each row's tree; return the nodes whose keys and values stay."""
+        kept: list[list[int]] = []
+        # Plain decoding in transformers rounds to float32 before it chooses; so do we.
+        rounded = logits.float() if logits.dtype == torch.float64 else logits
+        choices = rounded.argmax(-1).tolist()
+        for row, tree, row_logits, row_choices in zip(rows, trees, logits, choices, strict=True):
+            result = _verify(row, tree, row_logits, row_choices)
+            report = StepReport(
+                row.index, tuple(result.token_ids), len(result.accepted), tree.num_nodes
+            )
+            self.statistics.add(report)
+            # The cache holds all tokens but the last, also where the last one had been drafted.
+            kept.append(result.accepted[: len(result.token_ids) - 1])
+            if self._budget is not None:
+                self._budget.record(row.index, tree, len(result.accepted))
+            feedback = Feedback(
+                np.array(result.token_ids, np.int32),
+                np.array(result.accepted, np.int32),
+                np.array(row_choices[: tree.num_nodes + 1], np.int32),
+            )
+            with self._draft_clock():
+                self._guard.observe(ids[row.index], tree, feedback)
+                self._guard.extend(ids[row.index], feedback.token_ids)
+            if self._on_step is not None:
+                self._on_step(report)
+        return kept
+
+    def _drop_finished(
+        self, rows: Sequence[DecodeRow], ids: dict[int, RequestId]
+    ) -> list[DecodeRow]:
+        running = [index for index, row in enumerate(rows) if row.finish_reason is None]
+        if len(running) < len(rows):
+            for row in rows:
+                if row.finish_reason is not None:
+                    self._guard.stop(ids[row.index])
+            if running:
+                self._target.select(running)
+        return [rows[index] for index in running]
+
+    @contextmanager
+    def _draft_clock(self) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.statistics.draft_seconds += time.perf_counter() - begin
+
+
+def _verify(row: DecodeRow, tree: CandidateTree, logits: Tensor, choices: list[int]) -> WalkResult:
+    """Emit one step's tokens by the rule that fits the draft and the row."""
+    if tree.draft_probs is None or row.key is None:
+        # A greedy target is a point mass, for which the walk is exact however a draft was made.
+        return walk(tree, _chooser(row, logits, choices), lambda token, _: row.emit(token))
+    return verify_by_rejection(
+        TreeDraft(tree),
+        lambda node: row.target_probs(logits[node + 1]),
+        PositionChance(row.key, row.position),
+        lambda token, _: row.emit(token),
+    )
+
+
+def _chooser(row: DecodeRow, logits: Tensor, choices: list[int]) -> Callable[[int], int]:
+    if row.takes_argmax:
+        return lambda node: choices[node + 1]
+    return lambda node: row.choose(logits[node + 1])

@@ -1,0 +1,152 @@
+"""One row of a generation: its history, how its next token is chosen, when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ...verifier import NoiseKey, choose_token
+from ...verifier.rejection import FloatArray64
+
+# Their parameters are narrower tensor types in some versions of transformers than in others.
+Processor = Callable[..., Tensor]
+"""Called with ``(1, length)`` ids and ``(1, vocab_size)`` scores; returns scores."""
+Criterion = Callable[..., Tensor]
+"""Called with ``(1, length)`` ids and the scores so far; returns ``(1,)`` bool."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRules:
+    """When a row ends; of several that hold at one token, the first in this order names it.
+
+    Attributes:
+        eos_token_ids: tokens that end the text.
+        criteria: further criteria by the reason they give, each called once a token with the
+            row's history ``(1, length)``, as in plain decoding.
+        max_length: longest history, padding and prompt included.
+        max_context: longest text of the model, padding excluded.
+    """
+
+    eos_token_ids: frozenset[int]
+    criteria: Sequence[tuple[str, Criterion]]
+    max_length: int
+    max_context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What is kept of each emitted token beside its id."""
+
+    logprobs: bool = False
+    scores: bool = False
+    logits: bool = False
+
+
+@dataclass(slots=True)
+class DecodeRow:
+    """A row's state between steps.
+
+    Attributes:
+        index: row of the caller's batch.
+        history: ``(1, capacity)`` int64; left padding, prompt, then what was emitted. Processors
+            and criteria see it as plain decoding would show it.
+        length: used part of the history.
+        num_padding: left padding in it.
+        key: noise for sampling, ``None`` for greedy choice.
+        token_ids: emitted tokens.
+        logprobs: log-probability of each emitted token under the raw logits, if recorded.
+        scores: ``(1, vocab_size)`` processed scores of each emitted token, if recorded.
+        logits: ``(1, vocab_size)`` raw logits of each emitted token, if recorded.
+        finish_reason: why the row has ended, or ``None``.
+    """
+
+    index: int
+    history: Tensor
+    length: int
+    num_padding: int
+    key: NoiseKey | None
+    processors: Sequence[Processor]
+    rules: StopRules
+    recording: Recording
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    scores: list[Tensor] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
+    finish_reason: str | None = None
+    _raw: Tensor = field(init=False)  # (1, vocab_size), of the token that is chosen now
+
+    @property
+    def position(self) -> int:
+        """Absolute position of the next token, padding excluded."""
+        return self.length - self.num_padding
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be emitted."""
+        return min(
+            self.rules.max_length - self.length,
+            self.rules.max_context - self.position,
+        )
+
+    @property
+    def takes_argmax(self) -> bool:
+        """Whether the next token is the argmax of the raw logits and nothing is recorded."""
+        return self.key is None and not self.processors and self.recording == Recording()
+
+    def choose(self, logits: Tensor) -> int:
+        """Return the target's next token.
+
+        Args:
+            logits: ``(vocab_size,)``, the target's row after the history's last token.
+        """
+        return choose_token(self._process(logits), self.key, self.position)
+
+    def target_probs(self, logits: Tensor) -> FloatArray64:
+        """Return ``(vocab_size,)`` float64: p of the next token, after all processors.
+
+        Args:
+            logits: ``(vocab_size,)``, the target's row after the history's last token.
+        """
+        probs: FloatArray64 = torch.softmax(self._process(logits).double(), -1).cpu().numpy()
+        return probs
+
+    def emit(self, token: int) -> bool:
+        """Commit one token and say whether the row goes on."""
+        if self.recording.logprobs:
+            self.logprobs.append(float(torch.log_softmax(self._raw[0], -1)[token]))
+        self.history[0, self.length] = token
+        self.length += 1
+        self.token_ids.append(token)
+        self.finish_reason = self._reason(token)
+        return self.finish_reason is None
+
+    def _process(self, logits: Tensor) -> Tensor:
+        """Return the processed scores, in float32 as plain decoding in transformers has them."""
+        raw = logits[None].float()
+        scores = raw
+        if self.processors:
+            scores = raw.clone()
+            for process in self.processors:
+                scores = process(self.history[:, : self.length], scores)
+        self._raw = raw
+        if self.recording.scores:
+            self.scores.append(scores)
+        if self.recording.logits:
+            self.logits.append(raw.clone())
+        return scores[0]
+
+    def _reason(self, token: int) -> str | None:
+        reasons = ["eos"] if token in self.rules.eos_token_ids else []
+        scores = tuple(self.scores) if self.recording.scores else None
+        for reason, criterion in self.rules.criteria:
+            # Each is called at each token, as plain decoding does: some of them count.
+            if bool(criterion(self.history[:, : self.length], scores).all()):
+                reasons.append(reason)
+        if not reasons and self.length >= self.rules.max_length:
+            reasons.append("length")
+        if not reasons and self.room <= 0:
+            reasons.append("context")
+        return reasons[0] if reasons else None

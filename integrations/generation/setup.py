@@ -1,0 +1,132 @@
+"""From what transformers has prepared to what the loop takes; what cannot be served is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+from transformers.cache_utils import Cache
+from transformers.generation.configuration_utils import GenerationMode
+from transformers.generation.stopping_criteria import (
+    EosTokenCriteria,
+    MaxLengthCriteria,
+    StopStringCriteria,
+)
+
+from ...verifier import NoiseKey
+from .decode_row import DecodeRow, Recording, StopRules
+from .row_processors import processors_for_row
+
+
+def check_options(
+    config: GenerationConfig,
+    max_nodes: int,
+) -> None:
+    if max_nodes < 0:
+        raise ValueError(f"expected max_nodes >= 0, got {max_nodes}")
+    mode = config.get_generation_mode()
+    if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
+        raise ValueError(f"expected greedy search or sampling, got {mode.value}")
+    for option in ("output_attentions", "output_hidden_states"):
+        if getattr(config, option, None):
+            raise ValueError(f"expected {option}=False: it is not available with freedraft")
+
+
+def usable_cache(config: GenerationConfig, model_kwargs: dict[str, Any]) -> Cache | None:
+    """Return the caller's own cache; what transformers has prepared is replaced by ours."""
+    cache: Cache | None = model_kwargs.pop("cache", None)
+    if not model_kwargs.pop("use_cache", True):
+        raise ValueError("expected use_cache=True, got False: verification needs the cache")
+    if config.cache_implementation is not None and config.cache_implementation != "dynamic":
+        raise ValueError(
+            f"expected cache_implementation None or 'dynamic', got "
+            f"{config.cache_implementation!r}, which cannot be cut back to the accepted tokens"
+        )
+    return cache if getattr(cache, "_is_user_defined", False) else None
+
+
+def check_model_kwargs(
+    model_kwargs: dict[str, Any], paddings: Sequence[int], input_ids: Tensor
+) -> None:
+    """Refuse what the loop would not pass on."""
+    model_kwargs.pop("logits_to_keep", None)
+    position_ids: Tensor | None = model_kwargs.pop("position_ids", None)
+    if position_ids is not None:
+        own = torch.arange(input_ids.shape[1]) - torch.tensor(paddings)[:, None]
+        if (position_ids.cpu() - own)[own >= 0].any():
+            raise ValueError("expected positions that count from the first token, got others")
+    given = [name for name, value in model_kwargs.items() if value is not None]
+    if given:
+        raise ValueError(f"expected no further inputs of the model, got {', '.join(given)}")
+
+
+def noise_keys(
+    config: GenerationConfig, seed: int | Sequence[int] | None, batch_size: int
+) -> list[NoiseKey | None]:
+    if not config.do_sample:
+        return [None] * batch_size
+    if seed is None:
+        seed = int(torch.randint(2**62, ()))
+    if isinstance(seed, int):
+        return [NoiseKey(seed, row) for row in range(batch_size)]
+    if len(seed) != batch_size:
+        raise ValueError(f"expected one seed or {batch_size}, got {len(seed)}")
+    return [NoiseKey(row_seed) for row_seed in seed]
+
+
+def stop_rules(
+    criteria: StoppingCriteriaList, config: GenerationConfig, max_context: int
+) -> StopRules:
+    eos: set[int] = set()
+    max_length: int = config.max_length
+    called: list[tuple[str, StoppingCriteria]] = []
+    for criterion in criteria:
+        if type(criterion) is EosTokenCriteria:
+            eos.update(criterion.eos_token_id.flatten().tolist())
+        elif type(criterion) is MaxLengthCriteria:
+            max_length = min(max_length, criterion.max_length)
+        else:
+            reason = "stop" if isinstance(criterion, StopStringCriteria) else "criteria"
+            called.append((reason, criterion))
+    called.sort(key=lambda pair: pair[0] != "stop")
+    return StopRules(frozenset(eos), called, max_length, max_context)
+
+
+def make_rows(
+    input_ids: Tensor,
+    paddings: Sequence[int],
+    keys: Sequence[NoiseKey | None],
+    processors: LogitsProcessorList,
+    rules: StopRules,
+    config: GenerationConfig,
+) -> list[DecodeRow]:
+    wanted = bool(config.return_dict_in_generate)
+    recording = Recording(
+        wanted, wanted and bool(config.output_scores), wanted and bool(config.output_logits)
+    )
+    length = input_ids.shape[1]
+    rows = []
+    for index, (padding, key) in enumerate(zip(paddings, keys, strict=True)):
+        history = input_ids.new_zeros((1, rules.max_length))
+        history[0, :length] = input_ids[index]
+        rows.append(
+            DecodeRow(
+                index,
+                history,
+                length,
+                padding,
+                key,
+                processors_for_row(processors, index),
+                rules,
+                recording,
+            )
+        )
+    return rows

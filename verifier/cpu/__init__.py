@@ -1,0 +1,1 @@
+"""The fast path for models that run on a CPU."""

@@ -1,0 +1,1 @@
+"""The batched verifier on a device: torch references and Triton kernels."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 
+import numpy.typing as npt
+
 from ..drafters import (
     DEFAULT_NAMESPACE,
     CandidateTree,
@@ -25,6 +27,7 @@ class DraftGuard:
 
     Attributes:
         switched_off: the requests that a fault has switched off.
+        num_faults: how many requests were ever switched off.
     """
 
     def __init__(self, drafter: Drafter | None, vocab_size: int) -> None:
@@ -38,9 +41,13 @@ class DraftGuard:
         self._vocab_size = vocab_size
         self._running: set[RequestId] = set()
         self.switched_off: set[RequestId] = set()
+        self.num_faults = 0
 
     def start(
-        self, request_id: RequestId, prompt_ids: Sequence[int], namespace: str = DEFAULT_NAMESPACE
+        self,
+        request_id: RequestId,
+        prompt_ids: npt.ArrayLike,
+        namespace: str = DEFAULT_NAMESPACE,
     ) -> None:
         """Begin a request."""
         drafter = self._drafter
@@ -66,6 +73,12 @@ class DraftGuard:
         drafter = self._drafter
         if drafter is not None and request_id in self._running:
             self._call(request_id, lambda: drafter.observe(request_id, tree, feedback))
+
+    def truncate(self, request_id: RequestId, length: int) -> None:
+        """Forget the tokens from position ``length`` on."""
+        drafter = self._drafter
+        if drafter is not None and request_id in self._running:
+            self._call(request_id, lambda: drafter.truncate(request_id, length))
 
     def stop(self, request_id: RequestId) -> None:
         """End a request."""
@@ -112,7 +125,7 @@ class DraftGuard:
             return list(trees)
         except Exception as error:
             if len(request_ids) == 1:
-                self._switch_off(request_ids[0], error)
+                self.switch_off(request_ids[0], error)
                 return [CandidateTree.empty()]
         # Somebody in the batch is at fault: ask one by one to find out who.
         return [
@@ -144,12 +157,14 @@ class DraftGuard:
         try:
             action()
         except Exception as error:
-            self._switch_off(request_id, error)
+            self.switch_off(request_id, error)
 
-    def _switch_off(self, request_id: RequestId, error: Exception) -> None:
+    def switch_off(self, request_id: RequestId, error: Exception) -> None:
+        """Stop a request because of a fault, and warn."""
         assert self._drafter is not None
         self._running.discard(request_id)
         self.switched_off.add(request_id)
+        self.num_faults += 1
         name = getattr(self._drafter, "name", type(self._drafter).__name__)
         warnings.warn(
             f"drafter {name!r} is switched off for one request, which decodes on without it: "

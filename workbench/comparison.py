@@ -7,18 +7,16 @@ prompt included. What transformers drafts is read off the lengths of its forward
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..integrations.generation import generate
-from ..integrations.generation.results import GenerationResult
 from ..integrations.statistics import StepReport
+from .bench.interleave import rotated
+from .bench.run import Run, num_equal_tokens, same_tokens, speedup
+from .bench.transformers_arms import PROMPT_LOOKUP_TOKENS, FreedraftArm, GenerateArm
 
 PLAIN_LOOP = "plain loop"
 GENERATE = "generate"
@@ -27,26 +25,6 @@ FREEDRAFT = "freedraft"
 FAST_PATH = "+ fast path"
 ARMS = (PLAIN_LOOP, GENERATE, PROMPT_LOOKUP, FREEDRAFT)
 """What every comparison runs; :data:`FAST_PATH` joins where a second model is given."""
-PROMPT_LOOKUP_TOKENS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One generation.
-
-    Attributes:
-        token_ids: new tokens.
-        seconds: wall time of the call.
-        steps: forwards of the target, the prompt's included.
-        drafted: tokens verified.
-        accepted: of them.
-    """
-
-    token_ids: tuple[int, ...]
-    seconds: float
-    steps: int
-    drafted: int
-    accepted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +78,23 @@ class Comparison:
             cost_gate: of the freedraft arms, as for ``generate``.
             fast_model: the same model on the CPU fast path, for an arm of its own.
         """
-        self._cost_gate = cost_gate
-        self._model = model
-        self._fast_model = fast_model
-        self._drafter = drafter
+        lookup = {"prompt_lookup_num_tokens": PROMPT_LOOKUP_TOKENS}
+        self._own = {
+            PLAIN_LOOP: FreedraftArm(PLAIN_LOOP, model, None),
+            FREEDRAFT: FreedraftArm(FREEDRAFT, model, drafter, cost_gate=cost_gate),
+        }
+        self._theirs = {
+            GENERATE: GenerateArm(GENERATE, model, {}),
+            PROMPT_LOOKUP: GenerateArm(PROMPT_LOOKUP, model, lookup),
+        }
+        if fast_model is not None:
+            self._own[FAST_PATH] = FreedraftArm(FAST_PATH, fast_model, drafter, cost_gate=cost_gate)
         self._max_new_tokens = max_new_tokens
 
     @property
     def arms(self) -> tuple[str, ...]:
         """The ways that are compared, in the order of their results."""
-        return ARMS if self._fast_model is None else (*ARMS, FAST_PATH)
+        return (*ARMS, FAST_PATH) if FAST_PATH in self._own else ARMS
 
     def run_once(
         self, arm: str, input_ids: Tensor, on_step: Callable[[StepReport], None] | None = None
@@ -121,14 +106,10 @@ class Comparison:
             input_ids: ``(1, length)`` int64.
             on_step: told of each step of the two arms that are freedraft's.
         """
-        if arm == PLAIN_LOOP:
-            return self._freedraft(self._model, input_ids, None, on_step)
-        if arm == FREEDRAFT:
-            return self._freedraft(self._model, input_ids, self._drafter, on_step)
-        if arm == FAST_PATH and self._fast_model is not None:
-            return self._freedraft(self._fast_model, input_ids, self._drafter, on_step)
-        lookup = {"prompt_lookup_num_tokens": PROMPT_LOOKUP_TOKENS} if arm == PROMPT_LOOKUP else {}
-        return self._transformers(input_ids, lookup)
+        prompt_ids = input_ids[0].tolist()
+        if arm in self._own:
+            return self._own[arm].run(prompt_ids, self._max_new_tokens, on_step)
+        return self._theirs[arm].run(prompt_ids, self._max_new_tokens)
 
     def compare(
         self, input_ids: Tensor, num_rounds: int, after_run: Callable[[], None]
@@ -146,62 +127,11 @@ class Comparison:
         arms = self.arms
         runs: dict[str, list[Run]] = {arm: [] for arm in arms}
         for number in range(num_rounds):
-            shift = number % len(arms)
-            for arm in arms[shift:] + arms[:shift]:
+            for arm in rotated(arms, number):
                 runs[arm].append(self.run_once(arm, input_ids))
                 after_run()
         base = runs[GENERATE]
         return [summarize(arm, runs[arm], base) for arm in arms]
-
-    def _freedraft(
-        self,
-        model: PreTrainedModel,
-        input_ids: Tensor,
-        drafter: str | None,
-        on_step: Callable[[StepReport], None] | None,
-    ) -> Run:
-        begin = time.perf_counter()
-        result = generate(
-            model,
-            input_ids,
-            drafter=drafter,
-            cost_gate=self._cost_gate,
-            max_new_tokens=self._max_new_tokens,
-            do_sample=False,
-            on_step=on_step,
-            return_dict=True,
-        )
-        seconds = time.perf_counter() - begin
-        assert isinstance(result, GenerationResult)  # asked for with return_dict
-        counts = result.statistics
-        return Run(
-            tuple(result.token_ids[0]), seconds, counts.steps, counts.drafted, counts.accepted
-        )
-
-    def _transformers(self, input_ids: Tensor, options: dict[str, int]) -> Run:
-        lengths: list[int] = []
-
-        def note_length(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            ids: Tensor = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
-            lengths.append(ids.shape[1])
-
-        hook = self._model.register_forward_pre_hook(note_length, with_kwargs=True)
-        try:
-            begin = time.perf_counter()
-            sequences: Tensor = self._model.generate(  # type: ignore[operator]
-                input_ids,
-                attention_mask=torch.ones_like(input_ids),
-                max_new_tokens=self._max_new_tokens,
-                do_sample=False,
-                **options,
-            )
-            seconds = time.perf_counter() - begin
-        finally:
-            hook.remove()
-        token_ids = tuple(sequences[0, input_ids.shape[1] :].tolist())
-        # A forward reads the prompt or the last token, then the draft.
-        drafted = sum(lengths) - input_ids.shape[1] - (len(lengths) - 1)
-        return Run(token_ids, seconds, len(lengths), drafted, len(token_ids) - len(lengths))
 
 
 def summarize(name: str, runs: Sequence[Run], base: Sequence[Run]) -> ArmResult:
@@ -214,8 +144,6 @@ def summarize(name: str, runs: Sequence[Run], base: Sequence[Run]) -> ArmResult:
     """
     seconds = tuple(run.seconds for run in runs)
     median = statistics.median(seconds)
-    expected = base[0].token_ids
-    num_equal = min(_num_equal(run.token_ids, expected) for run in runs)
     first = runs[0]
     return ArmResult(
         name=name,
@@ -225,13 +153,8 @@ def summarize(name: str, runs: Sequence[Run], base: Sequence[Run]) -> ArmResult:
         tokens_per_step=len(first.token_ids) / first.steps,
         drafted=first.drafted,
         accepted=first.accepted,
-        speedup=statistics.median(run.seconds for run in base) / median,
-        same_text=all(run.token_ids == expected for run in runs),
+        speedup=speedup(runs, base),
+        same_text=same_tokens(runs, base[0]),
         num_tokens=len(first.token_ids),
-        num_equal=num_equal,
+        num_equal=num_equal_tokens(runs, base[0]),
     )
-
-
-def _num_equal(left: Sequence[int], right: Sequence[int]) -> int:
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((index for index, (a, b) in pairs if a != b), min(len(left), len(right)))

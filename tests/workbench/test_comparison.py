@@ -4,6 +4,7 @@ import pytest
 import torch
 from tiny_files import byte_llama, byte_tokenizer
 
+from freedraft.workbench.bench.run import Run
 from freedraft.workbench.comparison import (
     ARMS,
     FREEDRAFT,
@@ -11,7 +12,6 @@ from freedraft.workbench.comparison import (
     PLAIN_LOOP,
     PROMPT_LOOKUP,
     Comparison,
-    Run,
     summarize,
 )
 from freedraft.workbench.demo_prompts import DEFAULT_PROMPTS, DEMO_PROMPTS
@@ -29,7 +29,7 @@ def test_all_arms_give_the_same_tokens_and_plausible_counts(comparison: Comparis
     runs = {arm: comparison.run_once(arm, INPUT_IDS) for arm in ARMS}
     for arm, run in runs.items():
         assert run.token_ids == runs[GENERATE].token_ids, arm
-        assert len(run.token_ids) == 40 and run.seconds > 0
+        assert len(run.token_ids) == 40 and 0 < run.first_token_seconds < run.seconds
     for arm in (PLAIN_LOOP, GENERATE):
         assert (runs[arm].steps, runs[arm].drafted, runs[arm].accepted) == (40, 0, 0)
     for arm in (PROMPT_LOOKUP, FREEDRAFT):
@@ -58,7 +58,7 @@ def test_each_round_runs_all_arms_in_another_order(
 
     def run_once(arm: str, _: torch.Tensor) -> Run:
         order.append(arm)
-        return Run((1, 2), 1.0, 2, 0, 0)
+        return Run((1, 2), 1.0, 2, 0, 0, 0.5)
 
     monkeypatch.setattr(comparison, "run_once", run_once)
     num_done = 0
@@ -76,15 +76,15 @@ def test_each_round_runs_all_arms_in_another_order(
 
 
 def test_summary_takes_medians_and_compares_text() -> None:
-    base = [Run((1, 2, 3, 4), seconds, 4, 0, 0) for seconds in (4.0, 2.0, 9.0)]
-    runs = [Run((1, 2, 3, 4), seconds, 2, 6, 2) for seconds in (1.0, 2.0, 8.0)]
+    base = [Run((1, 2, 3, 4), seconds, 4, 0, 0, 0.5) for seconds in (4.0, 2.0, 9.0)]
+    runs = [Run((1, 2, 3, 4), seconds, 2, 6, 2, 0.5) for seconds in (1.0, 2.0, 8.0)]
     result = summarize(FREEDRAFT, runs, base)
     assert (result.median_seconds, result.speedup, result.tokens_per_second) == (2.0, 2.0, 2.0)
     assert (result.tokens_per_step, result.same_text, result.num_equal) == (2.0, True, 4)
-    other = [runs[0], Run((1, 2, 5, 4), 1.0, 2, 6, 2)]
+    other = [runs[0], Run((1, 2, 5, 4), 1.0, 2, 6, 2, 0.5)]
     result = summarize(FREEDRAFT, other, base)
     assert (result.same_text, result.num_equal) == (False, 2)
-    shorter = summarize(FREEDRAFT, [Run((1, 2, 3), 1.0, 2, 6, 2)], base)
+    shorter = summarize(FREEDRAFT, [Run((1, 2, 3), 1.0, 2, 6, 2, 0.5)], base)
     assert (shorter.same_text, shorter.num_equal) == (False, 3)
 
 

@@ -1,0 +1,158 @@
+"""Ways of decoding with a model of transformers: its own and freedraft's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ...integrations.generation import generate
+from ...integrations.generation.entry import DEFAULT_MAX_NODES
+from ...integrations.generation.results import GenerationResult
+from ...integrations.statistics import StepReport
+from .run import Run
+
+PROMPT_LOOKUP_TOKENS = 10
+
+
+class _FirstTokenClock:
+    """A streamer that notes when the first new token came."""
+
+    def __init__(self) -> None:
+        self.first: float | None = None
+        self._had_prompt = False
+
+    def put(self, value: Tensor) -> None:
+        if self._had_prompt and self.first is None:
+            self.first = time.perf_counter()
+        self._had_prompt = True
+
+    def end(self) -> None:
+        """Needed by transformers."""
+
+
+class GenerateArm:
+    """transformers' own ``generate``, plain or with options such as its prompt lookup's.
+
+    What it drafts is read off the lengths of its forwards.
+    """
+
+    def __init__(self, name: str, model: PreTrainedModel, options: dict[str, Any]) -> None:
+        """Set up the arm.
+
+        Args:
+            name: see :class:`~.interleave.Arm`.
+            model: the target.
+            options: further arguments of ``model.generate``.
+        """
+        self.name = name
+        self._model = model
+        self._options = options
+
+    def run(self, prompt_ids: Sequence[int], max_new_tokens: int) -> Run:
+        """Generate once."""
+        input_ids = torch.tensor([list(prompt_ids)], device=self._model.device)
+        lengths: list[int] = []
+
+        def note_length(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            ids: Tensor = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+            lengths.append(ids.shape[1])
+
+        clock = _FirstTokenClock()
+        hook = self._model.register_forward_pre_hook(note_length, with_kwargs=True)
+        try:
+            begin = time.perf_counter()
+            sequences: Tensor = self._model.generate(  # type: ignore[operator]
+                input_ids,
+                attention_mask=torch.ones_like(input_ids),
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+                streamer=clock,
+                **self._options,
+            )
+            end = time.perf_counter()
+        finally:
+            hook.remove()
+        token_ids = tuple(sequences[0, input_ids.shape[1] :].tolist())
+        # A forward reads the prompt or the last token, then the draft.
+        drafted = sum(lengths) - input_ids.shape[1] - (len(lengths) - 1)
+        accepted = len(token_ids) - len(lengths)
+        first = end if clock.first is None else clock.first
+        return Run(token_ids, end - begin, len(lengths), drafted, accepted, first - begin)
+
+    def close(self) -> None:
+        """Keep the model: other arms share it."""
+
+
+class FreedraftArm:
+    """``freedraft.generate`` with a fresh drafter each run, or none: then the plain loop."""
+
+    def __init__(
+        self,
+        name: str,
+        model: PreTrainedModel,
+        drafter: str | None,
+        *,
+        max_nodes: int = DEFAULT_MAX_NODES,
+        cost_gate: bool = True,
+    ) -> None:
+        """Set up the arm.
+
+        Args:
+            name: see :class:`~.interleave.Arm`.
+            model: the target.
+            drafter: by name.
+            max_nodes: as for ``generate``.
+            cost_gate: as for ``generate``.
+        """
+        self.name = name
+        self._model = model
+        self._drafter = drafter
+        self._max_nodes = max_nodes
+        self._cost_gate = cost_gate
+
+    def run(
+        self,
+        prompt_ids: Sequence[int],
+        max_new_tokens: int,
+        on_step: Callable[[StepReport], None] | None = None,
+    ) -> Run:
+        """Generate once; ``on_step`` is told of each step."""
+        first: list[float] = []
+
+        def note_step(step: StepReport) -> None:
+            if not first:
+                first.append(time.perf_counter())
+            if on_step is not None:
+                on_step(step)
+
+        begin = time.perf_counter()
+        result = generate(
+            self._model,
+            torch.tensor([list(prompt_ids)], device=self._model.device),
+            drafter=self._drafter,
+            max_nodes=self._max_nodes,
+            cost_gate=self._cost_gate,
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            on_step=note_step,
+            return_dict=True,
+        )
+        seconds = time.perf_counter() - begin
+        assert isinstance(result, GenerationResult)  # asked for with return_dict
+        counts = result.statistics
+        return Run(
+            tuple(result.token_ids[0]),
+            seconds,
+            counts.steps,
+            counts.drafted,
+            counts.accepted,
+            first[0] - begin,
+        )
+
+    def close(self) -> None:
+        """Keep the model: other arms share it."""

@@ -1,0 +1,1 @@
+"""A discrete-event model of an engine with continuous batching, fed with recorded acceptance."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...drafters import CandidateTree, Feedback, RequestId
 from ...verifier import TreeForward, WalkResult, walk
 from ...verifier.rejection import PositionChance, TreeDraft, verify_by_rejection
-from ..budget import NodeBudget
+from ..budget import PooledBudget
 from ..draft_guard import DraftGuard
 from ..statistics import GenerationStatistics, StepReport
 from .decode_row import DecodeRow
@@ -32,7 +32,7 @@ class DecodeLoop:
         self,
         target: TreeForward,
         guard: DraftGuard,
-        budget: NodeBudget | None,
+        budget: PooledBudget | None,
         max_nodes: int,
         on_step: Callable[[StepReport], None] | None = None,
     ) -> None:
@@ -93,10 +93,14 @@ class DecodeLoop:
         begin = time.perf_counter()
         # A step emits one token more than it accepts, so a row's last token is never drafted.
         depths = [min(row.room - 1, self._max_nodes) for row in rows]
-        with self._draft_clock():
-            trees = self._guard.propose([ids[row.index] for row in rows], self._max_nodes, depths)
+        row_ids = [row.index for row in rows]
         if self._budget is not None:
-            trees = self._budget.cut([row.index for row in rows], trees)
+            allowed = self._budget.allowances(row_ids, self._max_nodes)
+            depths = [min(pair) for pair in zip(depths, allowed, strict=True)]
+        with self._draft_clock():
+            trees = self._guard.propose([ids[index] for index in row_ids], self._max_nodes, depths)
+        if self._budget is not None:
+            trees = self._budget.cut(row_ids, trees)
         verify_begin = time.perf_counter()
         drafted_before = self.statistics.draft_seconds
         logits = self._target.forward(trees, [row.token_ids[-1] for row in rows])
@@ -106,7 +110,8 @@ class DecodeLoop:
         learning = self.statistics.draft_seconds - drafted_before
         self.statistics.verify_seconds += end - verify_begin - learning
         if self._budget is not None:
-            self._budget.costs.record(logits.shape[1], end - begin)
+            drafted = (logits.shape[1] - 1) * len(rows)  # rows are padded to the widest tree
+            self._budget.record_step(len(rows), drafted, end - begin)
 
     def _finish_step(
         self,
@@ -129,7 +134,7 @@ class DecodeLoop:
             # The cache holds all tokens but the last, also where the last one had been drafted.
             kept.append(result.accepted[: len(result.token_ids) - 1])
             if self._budget is not None:
-                self._budget.record(row.index, tree, len(result.accepted))
+                self._budget.record_outcome(row.index, tree, len(result.accepted), result.token_ids)
             feedback = Feedback(
                 np.array(result.token_ids, np.int32),
                 np.array(result.accepted, np.int32),

@@ -30,7 +30,7 @@ from ...drafters.blend import BlendDrafter
 from ...drafters.catalog import CORPUS_PREFIX
 from ...drafters.corpus.pool_file import tokenizer_fingerprint
 from ...verifier import TreeForward
-from ..budget import NodeBudget
+from ..budget import PADDED, BudgetConfig, PooledBudget
 from ..draft_guard import DraftGuard
 from ..statistics import StepReport
 from .decode_loop import DecodeLoop
@@ -273,7 +273,7 @@ def custom_generate(
     loop = DecodeLoop(
         target,
         DraftGuard(drafter, vocab_size),
-        NodeBudget() if cost_gate else None,
+        PooledBudget(config=BudgetConfig(PADDED)) if cost_gate else None,
         max_nodes,
         report,
     )

@@ -1,0 +1,20 @@
+"""How many nodes a step verifies: the pooled choice, the step times behind it, what was learned."""
+
+from .calibration_file import Calibration, CalibrationError, read_calibration
+from .choice import choose_num_nodes, pooled_choice
+from .config import FLAT, PADDED, BudgetConfig
+from .pooled_budget import PooledBudget
+from .step_costs import StepCosts
+
+__all__ = [
+    "FLAT",
+    "PADDED",
+    "BudgetConfig",
+    "Calibration",
+    "CalibrationError",
+    "PooledBudget",
+    "StepCosts",
+    "choose_num_nodes",
+    "pooled_choice",
+    "read_calibration",
+]

@@ -1,0 +1,203 @@
+"""The node budget of a running engine: what to ask for, what to verify, what was learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ...drafters import CandidateTree, RequestId
+from .choice import choose_num_nodes, compile_kernels, pooled_choice
+from .config import PADDED, BudgetConfig
+from .request_record import RequestRecord
+from .step_costs import StepCosts
+
+FloatArray = npt.NDArray[np.float32]
+_LONGEST_WAIT = 8  # times ``test_after``
+
+
+class PooledBudget:
+    """Cuts the trees of a step to what pays for all its requests together.
+
+    Each step: :meth:`allowances` says how many nodes to ask the drafter for, :meth:`cut` what of
+    its trees to verify, :meth:`record_outcome` and :meth:`record_step` take in what came of it.
+    Nothing profitable means nothing to verify; where that goes on, drafts are asked for only now
+    and then. Everything learned fades, and a test phase after a long time without drafts measures
+    again, so nothing is switched off for good.
+
+    An unknown request is a new one. Nothing here raises in mid-flight.
+
+    Attributes:
+        config: the settings.
+        costs: the step times.
+    """
+
+    def __init__(self, costs: StepCosts | None = None, config: BudgetConfig | None = None) -> None:
+        """Start without measurements.
+
+        Args:
+            costs: step times; those of a small model on a CPU, to be corrected, when absent.
+            config: the settings; the defaults when absent.
+        """
+        compile_kernels()
+        self.config = BudgetConfig() if config is None else config
+        self.costs = StepCosts() if costs is None else costs
+        self._records: dict[RequestId, RequestRecord] = {}
+        self._off_steps = 0
+        self._wait = self.config.test_after
+        # Of the last cut, for what sampled trees cost:
+        self._num_requests = 1
+        self._width = 1.0  # tokens a request
+
+    def allowances(self, request_ids: Sequence[RequestId], max_nodes: int) -> list[int]:
+        """Return how many nodes to ask for each request: 0 for one that is off or asleep.
+
+        Args:
+            request_ids: all requests of the step.
+            max_nodes: most nodes of a request.
+        """
+        scheduled = self.config.scheduled_nodes(len(request_ids))
+        most = max_nodes if scheduled is None else min(max_nodes, scheduled)
+        allowed = []
+        for request_id in request_ids:
+            record = self._record(request_id)
+            limit = most if record.limit is None else min(most, record.limit)
+            asked = record.is_asked(self.config.sleep_after, self.config.sleep_period)
+            allowed.append(limit if asked else 0)
+        return allowed
+
+    def cut(
+        self, request_ids: Sequence[RequestId], trees: Sequence[CandidateTree]
+    ) -> list[CandidateTree]:
+        """Return the trees, each cut to what pays for all requests of the step together.
+
+        Args:
+            request_ids: all requests of the step, those without a draft included.
+            trees: one a request.
+        """
+        num_requests = len(trees)
+        records = [self._record(request_id) for request_id in request_ids]
+        scheduled = self.config.scheduled_nodes(num_requests)
+        limited = [
+            _limited(tree, record.limit, scheduled)
+            for tree, record in zip(trees, records, strict=True)
+        ]
+        if not any(tree.num_nodes for tree in limited):
+            return limited
+        kept = limited if scheduled is not None else self._choose(records, limited)
+        for tree, offered, record in zip(kept, limited, records, strict=True):
+            record.dropped = offered if offered.num_nodes and not tree.num_nodes else None
+        sizes = [tree.num_nodes for tree in kept]
+        widest = max(sizes) if self.config.layout == PADDED else sum(sizes) / num_requests
+        self._num_requests, self._width = num_requests, 1 + widest
+        return kept
+
+    def record_step(self, num_requests: int, num_nodes: int, seconds: float) -> None:
+        """Take in one step's time.
+
+        Args:
+            num_requests: requests in the step.
+            num_nodes: drafted tokens that the step computed in all, padding included.
+            seconds: its wall time, drafting included.
+        """
+        if num_requests > 0:
+            self.costs.record(num_requests, max(num_nodes, 0), seconds)
+
+    def record_outcome(
+        self,
+        request_id: RequestId,
+        tree: CandidateTree,
+        num_accepted: int,
+        token_ids: Sequence[int] = (),
+    ) -> None:
+        """Compare what a request's tree promised with what the target accepted.
+
+        Args:
+            request_id: a request of the step.
+            tree: what was verified of it, possibly nothing.
+            num_accepted: accepted nodes.
+            token_ids: the tokens that the step emitted, if they are at hand: then drafts that were
+                not verified are judged by them too.
+        """
+        record = self._record(request_id)
+        excess = 0.0
+        if tree.draft_probs is not None:
+            excess = float(self.costs.relative(self._num_requests, self._width)) - 1
+        record.record(tree, num_accepted, excess, self.config.memory)
+        if not tree.num_nodes:
+            record.look_back(token_ids, self.config.memory)
+
+    def set_limit(self, request_id: RequestId, max_nodes: int | None) -> None:
+        """Limit a request's nodes; 0 switches drafting off for it, ``None`` lifts the limit.
+
+        Raises:
+            ValueError: the limit is negative.
+        """
+        if max_nodes is not None and max_nodes < 0:
+            raise ValueError(f"expected max_nodes >= 0 or None, got {max_nodes}")
+        self._record(request_id).limit = max_nodes
+
+    def forget(self, request_id: RequestId) -> None:
+        """Drop what is known of a request that has ended."""
+        self._records.pop(request_id, None)
+
+    def correction(self, request_id: RequestId) -> float:
+        """Return the factor on a request's path probabilities, 1 while nothing is known."""
+        record = self._records.get(request_id)
+        return 1.0 if record is None else record.correction
+
+    def _record(self, request_id: RequestId) -> RequestRecord:
+        record = self._records.get(request_id)
+        if record is None:
+            record = self._records[request_id] = RequestRecord()
+        return record
+
+    def _choose(
+        self, records: Sequence[RequestRecord], trees: Sequence[CandidateTree]
+    ) -> list[CandidateTree]:
+        corrected = [
+            tree.probs * np.float32(record.correction)
+            for tree, record in zip(trees, records, strict=True)
+        ]
+        choose = self._padded_counts if self.config.layout == PADDED else self._pooled_counts
+        counts = self._tested(choose(corrected))
+        # Dropping sampled nodes because of what was sampled would bias the output.
+        return [
+            tree if tree.draft_probs is not None else tree.cut(count)
+            for tree, count in zip(trees, counts, strict=True)
+        ]
+
+    def _pooled_counts(self, probs: Sequence[FloatArray]) -> list[int]:
+        sizes = [row.size for row in probs]
+        widths = 1 + np.arange(sum(sizes) + 1) / len(probs)
+        costs = self.costs.relative(len(probs), widths)
+        return list(map(int, pooled_choice(np.concatenate(probs), sizes, costs)))
+
+    def _padded_counts(self, probs: Sequence[FloatArray]) -> list[int]:
+        widest = max(row.size for row in probs)
+        gains = np.zeros(widest, np.float32)  # of each further column, all rows together
+        for row in probs:
+            gains[: row.size] += np.sort(row)[::-1]
+        costs = self.costs.relative(len(probs), np.arange(1, widest + 2))
+        return [choose_num_nodes(gains, len(probs), costs)] * len(probs)
+
+    def _tested(self, counts: list[int]) -> list[int]:
+        """Return the counts, or a few nodes each when nothing has been verified for long."""
+        if any(counts):
+            self._off_steps, self._wait = 0, self.config.test_after
+            return counts
+        self._off_steps += 1
+        if self._off_steps < self._wait:
+            return counts
+        self._off_steps = 0
+        self._wait = min(2 * self._wait, _LONGEST_WAIT * self.config.test_after)
+        return [self.config.test_nodes] * len(counts)
+
+
+def _limited(tree: CandidateTree, limit: int | None, scheduled: int | None) -> CandidateTree:
+    limits = [number for number in (limit, scheduled) if number is not None]
+    if not limits or tree.num_nodes <= min(limits):
+        return tree
+    # A sampled tree is kept whole or not at all.
+    return CandidateTree.empty() if tree.draft_probs is not None else tree.cut(min(limits))

@@ -1,0 +1,150 @@
+"""Step times by batch and width, learned while decoding on top of what a calibration says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .calibration_file import Calibration
+from .monotone import isotonic
+
+FloatArray64 = npt.NDArray[np.float64]
+
+# Tokens of a request (root and nodes) at which step times are told apart; between them the time is
+# interpolated linearly.
+WIDTHS = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256], np.float64)
+
+# t(width) / t(1) before anything is measured: a small model on a CPU with stock transformers in
+# fp32 (benchmarks/forward_cost.py: 1.8 at 2, 1.9 at 16, 2.5 at 32, 3.9 at 64).
+_CPU_PRIOR = np.array([1.0, 1.6, 1.65, 1.7, 1.9, 2.5, 3.9, 7.5, 15.0])
+
+_MOST_SURPRISE = 0.7  # of one step, in log seconds: a descheduled step must not tip the balance
+_LEAST_TRUST = 0.02  # of the prior, against 1 of what is measured all the time
+_DESERTED = 64  # steps of other batches after which a batch's level counts as out of date
+
+
+@dataclass(slots=True)
+class _Curve:
+    """What is known of steps of about one number of requests.
+
+    Attributes:
+        prior: ``(num_widths,)`` log of t(width) / t(1) before anything was measured.
+        log_ratio: the same as it seems now.
+        trust: ``(num_widths,)`` from 0 to 1, how much and how lately each width was measured.
+        level: log of the seconds that a width of 1 takes; ``None`` before the first step.
+        last_step: when it was last measured.
+    """
+
+    prior: FloatArray64
+    log_ratio: FloatArray64
+    trust: FloatArray64
+    level: float | None = None
+    last_step: int = 0
+
+
+class StepCosts:
+    """Step times by requests and width, relative to a step without drafts.
+
+    Times are kept relative to a running level, so that they stay comparable while the context
+    grows. What was measured long ago fades back to the prior: a width that was given up because of
+    one slow step is tried again. Numbers of requests are told apart by powers of two.
+    """
+
+    def __init__(
+        self, prior: Calibration | None = None, rate: float = 0.25, recovery: float = 0.01
+    ) -> None:
+        """Set the starting point.
+
+        Args:
+            prior: times measured before; those of a small model on a CPU when absent.
+            rate: weight of a new measurement against the old ones, in (0, 1].
+            recovery: share by which each step's unmeasured widths move back to the prior.
+
+        Raises:
+            ValueError: a rate is out of its range.
+        """
+        if not 0 < rate <= 1 or not 0 <= recovery < 1:
+            raise ValueError(
+                f"expected rate in (0, 1] and recovery in [0, 1), got {rate} and {recovery}"
+            )
+        self._prior = prior
+        self._rate = rate
+        self._recovery = recovery
+        self._curves: dict[int, _Curve] = {}
+        self._num_steps = 0
+
+    def record(self, num_requests: int, num_nodes: int, seconds: float) -> None:
+        """Take in one step's time.
+
+        Args:
+            num_requests: requests in the step, at least 1.
+            num_nodes: drafted tokens that it computed in all, padding included.
+            seconds: its wall time.
+        """
+        self._num_steps += 1
+        curve = self._curve(num_requests)
+        weights = _weights(1 + num_nodes / num_requests)
+        measured = float(np.log(max(seconds, 1e-9)))
+        expected = float(weights @ curve.log_ratio)
+        if curve.level is None or self._num_steps - curve.last_step > _DESERTED:
+            curve.level = measured - expected
+        curve.last_step = self._num_steps
+        error = float(np.clip(measured - curve.level - expected, -_MOST_SURPRISE, _MOST_SURPRISE))
+        idle = weights == 0
+        curve.log_ratio += self._rate * error * weights
+        curve.log_ratio[idle] += self._recovery * (curve.prior - curve.log_ratio)[idle]
+        curve.trust += self._rate * weights * (1 - curve.trust)
+        curve.trust[idle] *= 1 - self._recovery
+        # A ratio is anchored at width 1: what was learned there moves the level instead.
+        curve.level += curve.log_ratio[0]
+        curve.log_ratio -= curve.log_ratio[0]
+
+    def relative(self, num_requests: int, widths: npt.ArrayLike) -> FloatArray64:
+        """Return t(width) / t(1) at ``widths`` (tokens a request, the root included); never falls.
+
+        Args:
+            num_requests: requests in the step, at least 1.
+            widths: any shape, at least 1; fractions for an average over the requests.
+        """
+        curve = self._curve(num_requests)
+        # A width that was never tried gives way to a wider one that proved cheap.
+        ratio = np.exp(isotonic(curve.log_ratio, _LEAST_TRUST + curve.trust))
+        ratio /= ratio[0]
+        wanted = np.asarray(widths, np.float64)
+        slope = (ratio[-1] - ratio[-2]) / (WIDTHS[-1] - WIDTHS[-2])
+        beyond = slope * np.maximum(wanted - WIDTHS[-1], 0)
+        return np.asarray(np.interp(wanted, WIDTHS, ratio) + beyond)
+
+    def plain_seconds(self, num_requests: int) -> float | None:
+        """Return the time of a step without drafts as it seems now; ``None`` before any step."""
+        level = self._curve(num_requests).level
+        return None if level is None else float(np.exp(level))
+
+    def _curve(self, num_requests: int) -> _Curve:
+        bucket = max(num_requests, 1).bit_length() - 1
+        curve = self._curves.get(bucket)
+        if curve is None:
+            prior = np.log(self._prior_ratio(2**bucket))
+            curve = self._curves[bucket] = _Curve(
+                prior, prior.copy(), np.zeros(WIDTHS.size), last_step=self._num_steps
+            )
+        return curve
+
+    def _prior_ratio(self, num_requests: int) -> FloatArray64:
+        if self._prior is None:
+            return _CPU_PRIOR
+        seconds = self._prior.step_seconds(num_requests, WIDTHS - 1)
+        return np.asarray(seconds / seconds[0])
+
+
+def _weights(width: float) -> FloatArray64:
+    """Return ``(num_widths,)``: the share of each known width in ``width``."""
+    weights = np.zeros(WIDTHS.size)
+    position = float(np.interp(width, WIDTHS, np.arange(WIDTHS.size)))
+    low = int(position)
+    weights[low] = 1 - (position - low)
+    if low + 1 < WIDTHS.size:
+        weights[low + 1] = position - low
+    return weights

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..drafters.base import as_token_ids
 from ..drafters.tree import IntArray
+from .logs.lines import Line, read_lines
+from .logs.records import LogError, optional_text, parse_object, text_of
 
 Encode = Callable[[str], Sequence[int]]
-
-
-class TraceError(ValueError):
-    """A trace file that cannot be read; the message names the file and the line."""
+TraceError = LogError
+"""A trace file that cannot be read; the message names the file and the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +65,9 @@ def read_traces(path: Path) -> list[Trace]:
         TraceError: the file cannot be opened or decoded, a line is not such an object, or the file
             holds no trace at all.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise TraceError(f"{path}:{line}: expected UTF-8 text, got {error.reason}") from error
-    # split("\n") and not splitlines(): JSON texts may hold U+2028 and its like unescaped
-    traces = [
-        _parse_line(line, f"{path}:{number}")
-        for number, line in enumerate(text.split("\n"), start=1)
-        if line.strip()
-    ]
+    traces = [_parse_line(line, f"{path}:{line.number}") for line in read_lines(path)]
     if not traces:
-        raise TraceError(f"{path}: expected at least one trace, got an empty file")
+        raise TraceError(str(path), "unreadable", "expected at least one trace, got an empty file")
     return traces
 
 
@@ -101,35 +88,14 @@ def tokenize_traces(traces: Iterable[Trace], encode: Encode) -> Iterator[TokenTr
         )
 
 
-def _parse_line(line: str, place: str) -> Trace:
-    try:
-        record: object = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise TraceError(
-            f"{place}: expected one JSON object, got text that is not JSON ({error.msg} at column "
-            f"{error.colno})"
-        ) from error
-    if not isinstance(record, dict):
-        raise TraceError(f"{place}: expected a JSON object, got {_kind(record)}")
-    session = record.get("session")
+def _parse_line(line: Line, place: str) -> Trace:
+    if line.error is not None:
+        raise line.error
+    record = parse_object(line.text, place, complete=line.complete)
     return Trace(
-        _text(record, "id", place),
-        _text(record, "workload", place),
-        None if session is None else _text(record, "session", place),
-        _text(record, "prompt", place),
-        _text(record, "response", place),
+        text_of(record, "id", place),
+        text_of(record, "workload", place),
+        optional_text(record, ("session",), place),
+        text_of(record, "prompt", place),
+        text_of(record, "response", place),
     )
-
-
-def _text(record: dict[str, object], key: str, place: str) -> str:
-    if key not in record:
-        raise TraceError(f'{place}: expected the key "{key}", got the keys {sorted(record)}')
-    value = record[key]
-    if not isinstance(value, str):
-        raise TraceError(f'{place}: expected text for "{key}", got {_kind(value)}')
-    return value
-
-
-def _kind(value: object) -> str:
-    names = {dict: "an object", list: "an array", str: "text", bool: "a boolean"}
-    return "null" if value is None else names.get(type(value), "a number")

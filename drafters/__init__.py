@@ -1,6 +1,13 @@
 """Sources of candidate trees. They know no engine and no model, only token ids."""
 
-from .base import DEFAULT_NAMESPACE, Drafter, Feedback, RequestId, TakesPrediction
+from .base import (
+    DEFAULT_NAMESPACE,
+    Drafter,
+    Feedback,
+    RequestId,
+    TakesPrediction,
+    WantsTopIds,
+)
 from .catalog import DEFAULT_DRAFTER, DRAFTER_NAMES, NO_DRAFTER, create_drafter
 from .tree import ROOT, CandidateTree
 
@@ -15,5 +22,6 @@ __all__ = [
     "Feedback",
     "RequestId",
     "TakesPrediction",
+    "WantsTopIds",
     "create_drafter",
 ]

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from .tree import CandidateTree, IntArray
+from .tree import CandidateTree, FloatArray, IntArray
 
 RequestId = Hashable
 DEFAULT_NAMESPACE = ""
@@ -25,13 +25,17 @@ class Feedback:
         accepted: ``(num_accepted,)`` int32, indices of the tree's nodes on the accepted path.
         choices: ``(num_nodes + 1,)`` int32, the target's most likely token after the root (entry
             0) and after each node (entry i + 1); -1 where the target was not asked.
-        top_ids: optional ``(num_nodes + 1, k)`` int32, the target's k most likely tokens there.
+        top_ids: optional ``(num_nodes + 1, k)`` int32, the target's k most likely tokens there, the
+            best first; for a drafter that :class:`WantsTopIds`.
+        top_logprobs: ``(num_nodes + 1, k)`` float32, their log-probabilities under the raw logits;
+            present where ``top_ids`` is.
     """
 
     token_ids: IntArray
     accepted: IntArray
     choices: IntArray
     top_ids: IntArray | None = None
+    top_logprobs: FloatArray | None = None
 
 
 @runtime_checkable
@@ -100,6 +104,19 @@ class TakesPrediction(Protocol):
 
     def set_prediction(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
         """Take ``(length,)`` token ids as the probable output of a started request."""
+        ...
+
+
+@runtime_checkable
+class WantsTopIds(Protocol):
+    """A drafter that learns from the target's most likely tokens at every verified node.
+
+    Finding them costs a pass over all logits, so that they are in the feedback only when asked for.
+    """
+
+    @property
+    def num_top_ids(self) -> int:
+        """How many of them, k; 0 for none."""
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .base import Drafter
 
-DRAFTER_NAMES = ("ngram", "suffix", "edit", "phrase", "blend")
+DRAFTER_NAMES = ("ngram", "suffix", "edit", "phrase", "recycling", "blend")
 BLEND_SOURCES = ("ngram", "suffix", "edit")
 """What the blend of that name is made of."""
 CORPUS_PREFIX = "corpus:"
@@ -52,6 +52,10 @@ def create_drafter(name: str, fingerprint: str | None = None) -> Drafter:
         from .phrase import PhraseDrafter
 
         return PhraseDrafter()
+    if name == "recycling":
+        from .recycling import RecyclingDrafter
+
+        return RecyclingDrafter()
     if name == "blend":
         from .blend import BlendDrafter
 

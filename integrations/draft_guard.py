@@ -14,6 +14,7 @@ from ..drafters import (
     Feedback,
     RequestId,
     TakesPrediction,
+    WantsTopIds,
 )
 from ..drafters.tree import IntArray
 
@@ -42,6 +43,11 @@ class DraftGuard:
         self._running: set[RequestId] = set()
         self.switched_off: set[RequestId] = set()
         self.num_faults = 0
+
+    @property
+    def num_top_ids(self) -> int:
+        """How many of the target's most likely tokens the drafter wants to hear at every node."""
+        return self._drafter.num_top_ids if isinstance(self._drafter, WantsTopIds) else 0
 
     def start(
         self,

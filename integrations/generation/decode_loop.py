@@ -6,17 +6,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ...drafters import CandidateTree, Feedback, RequestId
+from ...drafters import CandidateTree, RequestId
 from ...verifier import TreeForward, WalkResult, walk
 from ...verifier.rejection import PositionChance, TreeDraft, verify_by_rejection
 from ..budget import PooledBudget
 from ..draft_guard import DraftGuard
 from ..statistics import GenerationStatistics, StepReport
 from .decode_row import DecodeRow
+from .feedback import make_feedback
 
 
 class DecodeLoop:
@@ -135,12 +135,10 @@ class DecodeLoop:
             kept.append(result.accepted[: len(result.token_ids) - 1])
             if self._budget is not None:
                 self._budget.record_outcome(row.index, tree, len(result.accepted), result.token_ids)
-            feedback = Feedback(
-                np.array(result.token_ids, np.int32),
-                np.array(result.accepted, np.int32),
-                np.array(row_choices[: tree.num_nodes + 1], np.int32),
-            )
             with self._draft_clock():
+                feedback = make_feedback(
+                    tree, result, row_choices, row_logits, self._guard.num_top_ids
+                )
                 self._guard.observe(ids[row.index], tree, feedback)
                 self._guard.extend(ids[row.index], feedback.token_ids)
             if self._on_step is not None:

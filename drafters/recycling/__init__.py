@@ -1,0 +1,5 @@
+"""Recycled top-k successors of tokens: drafts where nothing repeats."""
+
+from .drafter import RecyclingConfig, RecyclingDrafter
+
+__all__ = ["RecyclingConfig", "RecyclingDrafter"]

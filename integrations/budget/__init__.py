@@ -3,18 +3,21 @@
 from .calibration_file import Calibration, CalibrationError, read_calibration
 from .choice import choose_num_nodes, pooled_choice
 from .config import FLAT, PADDED, BudgetConfig
+from .load import READY_MADE, load_calibration
 from .pooled_budget import PooledBudget
 from .step_costs import StepCosts
 
 __all__ = [
     "FLAT",
     "PADDED",
+    "READY_MADE",
     "BudgetConfig",
     "Calibration",
     "CalibrationError",
     "PooledBudget",
     "StepCosts",
     "choose_num_nodes",
+    "load_calibration",
     "pooled_choice",
     "read_calibration",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,29 +12,12 @@ import numpy.typing as npt
 from ..drafters import DEFAULT_NAMESPACE, CandidateTree, Drafter, Feedback, RequestId
 from ..drafters.base import as_token_ids
 from ..drafters.tree import IntArray, accepted_path
+from .budget import PooledBudget
 from .draft_guard import DraftGuard
 from .statistics import GenerationStatistics
 
 _NO_TOKEN = -1  # what a drafter sees in the place of an id that it must neither match nor propose
 _WINDOW = 64  # tokens before a text's end that are compared to recognise the text again
-
-
-class Budget(Protocol):
-    """Decides how much of what was proposed is worth its verification."""
-
-    def cut(
-        self, request_ids: Sequence[RequestId], trees: Sequence[CandidateTree]
-    ) -> list[CandidateTree]:
-        """Return the trees, each cut to what pays."""
-        ...
-
-    def record_outcome(self, request_id: RequestId, tree: CandidateTree, num_accepted: int) -> None:
-        """Compare what a verified tree promised with what the target accepted."""
-        ...
-
-    def forget(self, request_id: RequestId) -> None:
-        """Release what is known about a request."""
-        ...
 
 
 @dataclass(slots=True)
@@ -76,7 +58,7 @@ class RequestBook:
         drafter: Drafter,
         vocab_size: int,
         placeholder_ids: Iterable[int] = frozenset(),
-        budget: Budget | None = None,
+        budget: PooledBudget | None = None,
     ) -> None:
         """Open a book without requests.
 
@@ -85,7 +67,8 @@ class RequestBook:
             vocab_size: ids from it on are never proposed.
             placeholder_ids: ids of images, padding and the like, which are never matched or
                 proposed.
-            budget: cuts what is proposed; without it only the limits of the call do.
+            budget: says whom to draft for and cuts what is proposed; without it only the limits
+                of the call do.
 
         Raises:
             ValueError: ``vocab_size`` is not positive.
@@ -289,7 +272,7 @@ class RequestBook:
         if tree.num_nodes:
             self._guard.observe(request_id, tree, _feedback(tree, path, shown))
         if self._budget is not None:
-            self._budget.record_outcome(request_id, tree, path.size)
+            self._budget.record_outcome(request_id, tree, path.size, new.tolist())
         self._guard.extend(request_id, shown)
         self._count_faults()
 
@@ -301,7 +284,7 @@ class RequestBook:
         chains: bool,
     ) -> list[CandidateTree]:
         started_at = time.perf_counter()
-        trees = self._guard.propose(request_ids, max_nodes, max_depths)
+        trees = self._guard.propose(request_ids, max_nodes, self._allowed(request_ids, max_depths))
         if chains:
             trees = [tree.best_chain() for tree in trees]
         if self._budget is not None:
@@ -313,6 +296,16 @@ class RequestBook:
         self._count_faults()
         self.statistics.draft_seconds += time.perf_counter() - started_at
         return trees
+
+    def _allowed(
+        self, request_ids: Sequence[RequestId], max_depths: Sequence[int]
+    ) -> Sequence[int]:
+        """Return the depths, 0 for requests that the budget lets sleep."""
+        if self._budget is None:
+            return max_depths
+        deepest = max(max_depths, default=0)
+        allowances = self._budget.allowances(request_ids, deepest)
+        return [min(pair) for pair in zip(max_depths, allowances, strict=True)]
 
     def _show(self, tokens: IntArray) -> IntArray:
         """Return the tokens as the drafter may see them."""

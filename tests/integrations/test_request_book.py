@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from freedraft.drafters import CandidateTree, Feedback, RequestId
 from freedraft.drafters.base import as_token_ids
 from freedraft.drafters.catalog import create_drafter
+from freedraft.integrations.budget import BudgetConfig, PooledBudget
 from freedraft.integrations.prefix_matcher import PrefixMatcher
 from freedraft.integrations.request_book import RequestBook
 
@@ -60,11 +61,12 @@ class Scribe:
         self.texts.pop(request_id, None)
 
 
-class Saver:
+class Saver(PooledBudget):
     """A budget that keeps one node a tree and writes down what it is told."""
 
     def __init__(self) -> None:
-        self.outcomes: list[tuple[RequestId, int, int]] = []
+        super().__init__()
+        self.outcomes: list[tuple[RequestId, int, int, list[int]]] = []
         self.forgotten: list[RequestId] = []
 
     def cut(
@@ -72,8 +74,14 @@ class Saver:
     ) -> list[CandidateTree]:
         return [tree.cut(1) for tree in trees]
 
-    def record_outcome(self, request_id: RequestId, tree: CandidateTree, num_accepted: int) -> None:
-        self.outcomes.append((request_id, tree.num_nodes, num_accepted))
+    def record_outcome(
+        self,
+        request_id: RequestId,
+        tree: CandidateTree,
+        num_accepted: int,
+        token_ids: Sequence[int] = (),
+    ) -> None:
+        self.outcomes.append((request_id, tree.num_nodes, num_accepted, list(token_ids)))
 
     def forget(self, request_id: RequestId) -> None:
         self.forgotten.append(request_id)
@@ -202,7 +210,17 @@ def test_the_budget_cuts_and_learns() -> None:
     book.sync("a", [1, 2])
     assert book.propose_chains(["a"], [4]) == [[3]]
     book.sync("a", [1, 2, 3, 4])
-    assert saver.outcomes == [("a", 1, 1)]
+    assert saver.outcomes == [("a", 1, 1, [3, 4])]
+
+
+def test_a_budget_that_lets_sleep_is_not_asked_to_cut() -> None:
+    scribe = Scribe()
+    scribe.next_tree = CandidateTree.from_chain([3, 4])
+    book = RequestBook(
+        scribe, VOCAB_SIZE, budget=PooledBudget(config=BudgetConfig(schedule={1: 0}))
+    )
+    book.sync("a", [1, 2])
+    assert book.propose_chains(["a"], [4]) == [[]]
 
 
 def test_predictions_reach_the_drafter() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .base import Drafter
 
 DRAFTER_NAMES = ("ngram", "suffix", "edit", "phrase", "recycling", "blend")
-BLEND_SOURCES = ("ngram", "suffix", "edit")
+BLEND_SOURCES = ("ngram", "suffix", "edit", "recycling")
 """What the blend of that name is made of."""
 CORPUS_PREFIX = "corpus:"
 """With the path of a pool file behind it: the drafter that retrieves from that pool."""

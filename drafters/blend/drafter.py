@@ -1,9 +1,17 @@
-"""The blend: several drafters' trees merged under one budget, by probabilities kept honest."""
+"""The blend: several drafters' trees merged under one budget, by probabilities kept honest.
+
+It is a cascade. The cheap sources are asked for every request and merged: retrieval where the text
+repeats, recycled successors where it does not. Fallbacks, which cost time of the model or of
+another one, are asked only for the requests for which the others promise little, and only while
+what they add outweighs their time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +22,18 @@ from ..base import (
     Feedback,
     RequestId,
     TakesPrediction,
+    UsesTarget,
+    WantsTopIds,
     as_token_ids,
     check_budget,
 )
 from ..tree import CandidateTree, IntArray, accepted_path
 from . import _merge_kernels as kernels
+from .drawn import join_chosen
+from .price import Price
+
+if TYPE_CHECKING:
+    from ..model_drafting.runner import TreeRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +45,17 @@ class BlendConfig:
         prior: expected accepted tokens that a source is trusted for before it has a record.
         idle_after: steps in a row that a source adds nothing before it is asked more rarely.
         idle_period: a source that adds nothing is asked once in so many steps.
+        abstain_below: expected accepted tokens of a request's tree below which its fallbacks are
+            asked.
+        retry_period: a fallback that does not pay is asked on one of so many occasions.
     """
 
     memory: float = 40.0
     prior: float = 4.0
     idle_after: int = 16
     idle_period: int = 4
+    abstain_below: float = 1.0
+    retry_period: int = 64
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -51,6 +71,11 @@ class BlendConfig:
             raise ValueError(
                 f"expected idle_after >= 1 and idle_period >= 1, got {self.idle_after} and "
                 f"{self.idle_period}"
+            )
+        if self.abstain_below < 0 or self.retry_period < 1:
+            raise ValueError(
+                f"expected abstain_below >= 0 and retry_period >= 1, got {self.abstain_below} and "
+                f"{self.retry_period}"
             )
 
 
@@ -73,12 +98,21 @@ class BlendDrafter:
     more rarely; it goes on learning and comes back when it is right again.
     """
 
-    def __init__(self, sources: Sequence[Drafter], config: BlendConfig | None = None) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Drafter],
+        config: BlendConfig | None = None,
+        *,
+        fallbacks: Sequence[Drafter] = (),
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
         """Take the sources over; they must not be used elsewhere.
 
         Args:
             sources: at least one drafter.
             config: the settings; the defaults when absent.
+            fallbacks: drafters that cost much, such as the model's own layers or a second model.
+            clock: seconds, by which the fallbacks' time is weighed.
 
         Raises:
             ValueError: no sources.
@@ -87,13 +121,25 @@ class BlendDrafter:
             raise ValueError("expected at least one source, got none")
         kernels.compile_kernels()
         self.config = BlendConfig() if config is None else config
-        self.sources = tuple(sources)
+        self.sources = (*sources, *fallbacks)
+        self._num_cheap = len(sources)
+        self._prices = [Price(self.config.memory, self.config.retry_period) for _ in fallbacks]
+        self._clock = clock
+        self._last_begin: float | None = None  # of the step that runs
+        self._committed = 0  # tokens of all requests in it
+        self._draft_seconds = [0.0] * len(fallbacks)  # in it
         self._records: dict[RequestId, _Record] = {}
 
     @property
     def name(self) -> str:
         """The name that statistics and the command line use."""
         return "blend"
+
+    @property
+    def num_top_ids(self) -> int:
+        """How many of the target's most likely tokens the sources want to hear of."""
+        wanted = [s.num_top_ids for s in self.sources if isinstance(s, WantsTopIds)]
+        return max(wanted, default=0)
 
     def start(
         self,
@@ -125,11 +171,18 @@ class BlendDrafter:
             if isinstance(source, TakesPrediction):
                 source.set_prediction(request_id, token_ids)
 
+    def lend_target(self, request_ids: Sequence[RequestId], target: TreeRunner) -> None:
+        """Lend the target to the sources that draft with it."""
+        for source in self.sources:
+            if isinstance(source, UsesTarget):
+                source.lend_target(request_ids, target)
+
     def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
         """Append committed tokens and compare them with what each source had promised."""
         tokens = as_token_ids(token_ids)
         record = self._records.get(request_id)
         if record is not None and tokens.size:
+            self._committed += tokens.size
             self._settle(record, tokens)
         for source in self.sources:
             source.extend(request_id, tokens)
@@ -143,36 +196,23 @@ class BlendDrafter:
             ValueError: a limit is negative.
         """
         check_budget(max_nodes, max_depth)
-        num_requests, num_sources = len(request_ids), len(self.sources)
-        if num_requests == 0 or max_nodes == 0 or max_depth == 0:
-            return [CandidateTree.empty()] * num_requests
-        nodes = np.empty((num_requests, num_sources, 2, max_nodes), np.int32)
-        probs = np.empty((num_requests, num_sources, max_nodes), np.float32)
-        counts = np.zeros((num_requests, num_sources), np.int32)
-        for index, source in enumerate(self.sources):
-            rows = [
-                row
-                for row, request_id in enumerate(request_ids)
-                if self._is_asked(self._records.get(request_id), index)
-            ]
-            trees = source.propose([request_ids[row] for row in rows], max_nodes, max_depth)
-            for row, tree in zip(rows, trees, strict=True):
-                record = self._records[request_ids[row]]
-                record.trees[index] = tree
-                size = tree.num_nodes
-                counts[row, index] = size
-                nodes[row, index, kernels.TOKEN, :size] = tree.token_ids
-                nodes[row, index, kernels.PARENT, :size] = tree.parents
-                probs[row, index, :size] = tree.probs * self._trust(record, index)
-        kept_nodes = np.empty((num_requests, 2, max_nodes), np.int32)
-        kept_probs = np.empty((num_requests, max_nodes), np.float32)
-        kept = np.empty(num_requests, np.int32)
-        kernels.merge_trees(nodes, probs, counts, kept_nodes, kept_probs, kept)
+        self._time_step()
+        if not request_ids or max_nodes == 0 or max_depth == 0:
+            return [CandidateTree.empty()] * len(request_ids)
+        records = [self._records.get(request_id) for request_id in request_ids]
+        for record in records:
+            if record is not None:
+                record.step += 1
+                record.trees = [None] * len(self.sources)
+        step = _Step(request_ids, records, len(self.sources), max_nodes, max_depth)
+        for index in range(self._num_cheap):
+            self._ask(step, index, step.rows)
+        merged = step.merge()
+        if self._prices and self._ask_fallbacks(step, merged):
+            merged = step.merge()
         return [
-            CandidateTree(
-                kept_nodes[row, 0, :size], kept_nodes[row, 1, :size], kept_probs[row, :size]
-            )
-            for row, size in enumerate(kept.tolist())
+            tree if drawn is None else join_chosen(drawn, tree, max_nodes)
+            for tree, drawn in zip(merged, step.drawn, strict=True)
         ]
 
     def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
@@ -194,12 +234,46 @@ class BlendDrafter:
         for source in self.sources:
             source.stop(request_id)
 
-    def _is_asked(self, record: _Record | None, index: int) -> bool:
-        if record is None:
-            return False
-        if index == 0:  # a new round begins
-            record.step += 1
-            record.trees = [None] * len(self.sources)
+    def _ask(self, step: _Step, index: int, rows: Sequence[int]) -> int:
+        """Ask a source for those of the given rows for which it is not idle; return how many."""
+        asked = [row for row in rows if self._is_asked(step.record(row), index)]
+        if asked:
+            request_ids = [step.request_ids[row] for row in asked]
+            trees = self.sources[index].propose(request_ids, step.max_nodes, step.max_depth)
+            for row, tree in zip(asked, trees, strict=True):
+                record = step.record(row)
+                record.trees[index] = tree
+                step.add(row, index, tree, self._trust(record, index))
+        return len(asked)
+
+    def _ask_fallbacks(self, step: _Step, merged: Sequence[CandidateTree]) -> bool:
+        """Ask each fallback where the others promise little, if it pays; return whether any was."""
+        poor = [row for row in step.rows if step.promise(row, merged) < self.config.abstain_below]
+        asked = False
+        for number, price in enumerate(self._prices):
+            if not poor or not price.is_due():
+                continue
+            begin = self._clock()
+            num_asked = self._ask(step, self._num_cheap + number, poor)
+            seconds = self._clock() - begin
+            if num_asked:
+                asked = True
+                self._draft_seconds[number] += seconds
+                price.record_draft(seconds, num_asked)
+        return asked
+
+    def _time_step(self) -> None:
+        """Close the books of the step that has ended: its tokens, its time without a fallback's."""
+        if not self._prices:
+            return
+        now = self._clock()
+        if self._last_begin is not None and self._committed:
+            for price, own in zip(self._prices, self._draft_seconds, strict=True):
+                price.record_step(self._committed, now - self._last_begin - own)
+        self._last_begin, self._committed = now, 0
+        self._draft_seconds = [0.0] * len(self._prices)
+
+    def _is_asked(self, record: _Record, index: int) -> bool:
         idle = record.idle_steps[index] >= self.config.idle_after
         return not idle or record.step % self.config.idle_period == 0
 
@@ -211,6 +285,7 @@ class BlendDrafter:
 
     def _settle(self, record: _Record, tokens: IntArray) -> None:
         """Compare the committed tokens with what each source last proposed."""
+        reached = [0] * len(self.sources)
         for index, tree in enumerate(record.trees):
             if tree is None or tree.num_nodes == 0:
                 continue
@@ -219,7 +294,77 @@ class BlendDrafter:
             record.expected[index] = record.expected[index] * fade + promised
             record.accepted[index] = record.accepted[index] * fade + came_true
             record.idle_steps[index] = 0 if came_true else record.idle_steps[index] + 1
+            reached[index] = came_true
+        for number, price in enumerate(self._prices):
+            index = self._num_cheap + number
+            if record.trees and record.trees[index] is not None:
+                others = max(reached[:index] + reached[index + 1 :])
+                price.record_gain(max(0, reached[index] - others))
         record.trees.clear()
+
+
+class _Step:
+    """The trees of one step as the merging kernel takes them."""
+
+    def __init__(
+        self,
+        request_ids: Sequence[RequestId],
+        records: Sequence[_Record | None],
+        num_sources: int,
+        max_nodes: int,
+        max_depth: int,
+    ) -> None:
+        self.request_ids = request_ids
+        self.rows = [row for row, record in enumerate(records) if record is not None]
+        self._records = records
+        self.max_nodes = max_nodes
+        self.max_depth = max_depth
+        self.drawn: list[CandidateTree | None] = [None] * len(records)
+        self._nodes = np.empty((len(records), num_sources, 2, max_nodes), np.int32)
+        self._probs = np.empty((len(records), num_sources, max_nodes), np.float32)
+        self._counts = np.zeros((len(records), num_sources), np.int32)
+
+    def record(self, row: int) -> _Record:
+        """Return the record of one of ``rows``, the known requests."""
+        record = self._records[row]
+        assert record is not None
+        return record
+
+    def promise(self, row: int, merged: Sequence[CandidateTree]) -> float:
+        """Return how many tokens a request's trees are expected to bring."""
+        drawn = self.drawn[row]
+        promised = 0.0 if drawn is None else float(drawn.probs.sum())
+        return promised + float(merged[row].probs.sum())
+
+    def add(self, row: int, index: int, tree: CandidateTree, trust: np.float32) -> None:
+        """Take in a source's tree for one request.
+
+        Of several drawn trees the first is kept: they cannot be merged.
+        """
+        if tree.draft_probs is not None:
+            if tree.num_nodes and self.drawn[row] is None:
+                probs = (tree.probs * trust).astype(np.float32)
+                self.drawn[row] = CandidateTree(
+                    tree.token_ids, tree.parents, probs, tree.draft_probs
+                )
+            return
+        size = tree.num_nodes
+        self._counts[row, index] = size
+        self._nodes[row, index, kernels.TOKEN, :size] = tree.token_ids
+        self._nodes[row, index, kernels.PARENT, :size] = tree.parents
+        self._probs[row, index, :size] = tree.probs * trust
+
+    def merge(self) -> list[CandidateTree]:
+        """Return one tree a request of all that was added, drawn trees left out."""
+        num_requests, _, _, max_nodes = self._nodes.shape
+        nodes = np.empty((num_requests, 2, max_nodes), np.int32)
+        probs = np.empty((num_requests, max_nodes), np.float32)
+        counts = np.empty(num_requests, np.int32)
+        kernels.merge_trees(self._nodes, self._probs, self._counts, nodes, probs, counts)
+        return [
+            CandidateTree(nodes[row, 0, :size], nodes[row, 1, :size], probs[row, :size])
+            for row, size in enumerate(counts.tolist())
+        ]
 
 
 def _outcome(tree: CandidateTree, tokens: IntArray) -> tuple[float, int]:

@@ -6,6 +6,7 @@ from .base import (
     Feedback,
     RequestId,
     TakesPrediction,
+    UsesTarget,
     WantsTopIds,
 )
 from .catalog import DEFAULT_DRAFTER, DRAFTER_NAMES, NO_DRAFTER, create_drafter
@@ -22,6 +23,7 @@ __all__ = [
     "Feedback",
     "RequestId",
     "TakesPrediction",
+    "UsesTarget",
     "WantsTopIds",
     "create_drafter",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -117,6 +117,21 @@ class WantsTopIds(Protocol):
     @property
     def num_top_ids(self) -> int:
         """How many of them, k; 0 for none."""
+        ...
+
+
+@runtime_checkable
+class UsesTarget(Protocol):
+    """A drafter that runs the target itself, or parts of it."""
+
+    def lend_target(self, request_ids: Sequence[RequestId], target: TreeRunner) -> None:
+        """Take the target that decodes these started requests, until each of them stops.
+
+        Args:
+            request_ids: the requests.
+            target: its rows name their requests; it must be without a tree between two calls of
+                :meth:`Drafter.propose`.
+        """
         ...
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy.typing as npt
 
@@ -14,9 +15,13 @@ from ..drafters import (
     Feedback,
     RequestId,
     TakesPrediction,
+    UsesTarget,
     WantsTopIds,
 )
 from ..drafters.tree import IntArray
+
+if TYPE_CHECKING:
+    from ..drafters.model_drafting.runner import TreeRunner
 
 
 class DraftGuard:
@@ -67,6 +72,18 @@ class DraftGuard:
         drafter = self._drafter
         if isinstance(drafter, TakesPrediction) and request_id in self._running:
             self._call(request_id, lambda: drafter.set_prediction(request_id, token_ids))
+
+    def lend_target(self, request_ids: Sequence[RequestId], target: TreeRunner) -> None:
+        """Lend the drafter, if it drafts with it, the target of these requests."""
+        drafter = self._drafter
+        if not isinstance(drafter, UsesTarget):
+            return
+        running = [request_id for request_id in request_ids if request_id in self._running]
+        try:
+            drafter.lend_target(running, target)
+        except Exception as error:
+            for request_id in running:
+                self._switch_off(request_id, error)
 
     def extend(self, request_id: RequestId, token_ids: IntArray) -> None:
         """Append committed tokens."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from ...drafters import CandidateTree, RequestId
 from ...verifier import TreeForward, WalkResult, walk
 from ...verifier.rejection import PositionChance, TreeDraft, verify_by_rejection
+from ...verifier.tree_growth import TreeGrowth
 from ..budget import PooledBudget
 from ..draft_guard import DraftGuard
 from ..statistics import GenerationStatistics, StepReport
@@ -35,6 +36,7 @@ class DecodeLoop:
         budget: PooledBudget | None,
         max_nodes: int,
         on_step: Callable[[StepReport], None] | None = None,
+        lent: TreeGrowth | None = None,
     ) -> None:
         """Put the parts together.
 
@@ -44,8 +46,10 @@ class DecodeLoop:
             budget: cuts trees to what pays; ``None`` verifies all that is proposed.
             max_nodes: most nodes of one row's tree.
             on_step: called with each row's part in each step.
+            lent: the target once more, for drafters that draft with it.
         """
         self._target = target
+        self._lent = lent
         self._guard = guard
         self._budget = budget
         self._max_nodes = max_nodes
@@ -78,6 +82,9 @@ class DecodeLoop:
                     self._guard.start(ids[row.index], prompt, namespace)
                     if prediction is not None:
                         self._guard.set_prediction(ids[row.index], prediction)
+                if self._lent is not None:
+                    self._lent.request_ids = [ids[row.index] for row in rows]
+                    self._guard.lend_target(self._lent.request_ids, self._lent)
             self._finish_step(rows, [CandidateTree.empty()] * len(rows), logits[:, None], ids)
             active = self._drop_finished(rows, ids)
             while active:
@@ -101,6 +108,7 @@ class DecodeLoop:
             trees = self._guard.propose([ids[index] for index in row_ids], self._max_nodes, depths)
         if self._budget is not None:
             trees = self._budget.cut(row_ids, trees)
+        trees = self._target.fit(trees)
         verify_begin = time.perf_counter()
         drafted_before = self.statistics.draft_seconds
         logits = self._target.forward(trees, [row.token_ids[-1] for row in rows])
@@ -155,6 +163,8 @@ class DecodeLoop:
                     self._guard.stop(ids[row.index])
             if running:
                 self._target.select(running)
+                if self._lent is not None:
+                    self._lent.request_ids = [ids[rows[index].index] for index in running]
         return [rows[index] for index in running]
 
     @contextmanager

@@ -30,6 +30,7 @@ from ...drafters.blend import BlendDrafter
 from ...drafters.catalog import CORPUS_PREFIX
 from ...drafters.corpus.pool_file import tokenizer_fingerprint
 from ...verifier import TreeForward
+from ...verifier.tree_growth import TreeGrowth
 from ..budget import PADDED, BudgetConfig, PooledBudget
 from ..draft_guard import DraftGuard
 from ..statistics import StepReport
@@ -268,14 +269,16 @@ def custom_generate(
             on_step(step)
 
     drafter = _resolve(drafter, prediction)
-    longest_text = min(rows[0].rules.max_length, max_context) + max_nodes + 1
-    target = TreeForward(model, cache, capacity=longest_text)
+    longest_text = min(rows[0].rules.max_length, max_context)
+    # The last token is never a key, so a cache of fixed size need not hold it.
+    target = TreeForward(model, cache, longest_text + max_nodes + 1, longest_text - 1)
     loop = DecodeLoop(
         target,
         DraftGuard(drafter, vocab_size),
         PooledBudget(config=BudgetConfig(PADDED)) if cost_gate else None,
         max_nodes,
         report,
+        TreeGrowth(model, target),
     )
     loop.run(rows, prompts, namespace, prediction)
     if streamer is not None:

@@ -90,8 +90,10 @@ def check_token_ids(ids: Tensor, vocab_size: int) -> None:
     """Check that all ids lie in the vocabulary.
 
     Raises:
-        ValueError: one does not; the message names it.
+        ValueError: there is none, or one does not; the message names it.
     """
+    if ids.numel() == 0:
+        raise ValueError(f"expected prompts of at least one token, got shape {tuple(ids.shape)}")
     low, high = int(ids.min()), int(ids.max())
     if low < 0 or high >= vocab_size:
         raise ValueError(

@@ -1,0 +1,1 @@
+"""The conformance suite: what breaks elsewhere, checked on every path that can run here."""

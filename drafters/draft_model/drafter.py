@@ -213,18 +213,12 @@ def _committed(draft: RowDraft, token_ids: Sequence[int]) -> list[int]:
         numbers.append(number)
     if len(numbers) < len(draft.pending):
         return numbers
+    node_of = {
+        (draft.parents[node], draft.token_ids[node]): node for node in draft.numbers if node != ROOT
+    }
     node = ROOT
     for wanted in token_ids[len(numbers) :]:
-        node = next(
-            (
-                other
-                for other in draft.numbers
-                if other != ROOT
-                and draft.parents[other] == node
-                and draft.token_ids[other] == wanted
-            ),
-            ROOT,
-        )
+        node = node_of.get((node, wanted), ROOT)
         if node == ROOT:
             break
         numbers.append(draft.numbers[node])

@@ -57,17 +57,22 @@ def expected_tokens(acceptance: float, depth: int) -> float:
 def predicted_speedup(
     acceptance: float, draft_cost: float, step_costs: Sequence[float]
 ) -> tuple[float, int]:
-    """Return the largest speed-up over the lengths of a chain, and that length.
+    """Return the largest speed-up over the lengths of a chain, at least 1, and that length.
+
+    Below 1 it does not pay to draft; sets are compared all the same.
 
     Args:
         acceptance: probability that a drafted token comes true, given those before it.
         draft_cost: time of one draft forward over that of a plain step.
         step_costs: entry n is the time of a step that verifies n nodes over that of a plain step;
             the longest chain has one node less than there are entries.
+
+    Raises:
+        ValueError: no entry for a chain.
     """
-    speedups = [
-        expected_tokens(acceptance, depth) / (depth * draft_cost + cost)
-        for depth, cost in enumerate(step_costs)
-    ]
-    best = max(range(len(speedups)), key=speedups.__getitem__)
-    return speedups[best], best
+    if len(step_costs) < 2:
+        raise ValueError(f"expected times of steps with 0 and 1 nodes, got {len(step_costs)}")
+    return max(
+        (expected_tokens(acceptance, depth) / (depth * draft_cost + step_costs[depth]), depth)
+        for depth in range(1, len(step_costs))
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -30,6 +31,33 @@ class Children:
     confidence: float
 
 
+class Draws(Protocol):
+    """The randomness of a draft; a test may enumerate it instead."""
+
+    def draw(self, row: FloatArray) -> int:
+        """Return a token drawn from ``(vocab_size,)`` float32 probabilities, not all 0."""
+        ...
+
+
+class SeededDraws:
+    """Draws that are a function of numbers."""
+
+    def __init__(self, *key: int) -> None:
+        """Begin.
+
+        Args:
+            *key: what the draws are a function of, each at least 0.
+        """
+        self._rng = np.random.default_rng(key)
+
+    def draw(self, row: FloatArray) -> int:
+        """Return a token drawn from ``(vocab_size,)`` float32 probabilities, not all 0."""
+        # What is drawn from is what is handed on, to the last bit of its float32.
+        cumulated = np.cumsum(row.astype(np.float64))
+        place = self._rng.random() * cumulated[-1]
+        return int(np.searchsorted(cumulated, place, side="right"))
+
+
 def choose_children(logits: Tensor, num_children: int) -> Children:
     """Return the most likely tokens.
 
@@ -45,7 +73,7 @@ def choose_children(logits: Tensor, num_children: int) -> Children:
 
 
 def draw_children(
-    logits: Tensor, num_children: int, config: ModelDraftConfig, rng: np.random.Generator
+    logits: Tensor, num_children: int, config: ModelDraftConfig, draws: Draws
 ) -> Children:
     """Draw tokens without replacement from the model's own processed distribution.
 
@@ -53,19 +81,15 @@ def draw_children(
         logits: ``(vocab_size,)``.
         num_children: how many; fewer where fewer are possible.
         config: temperature, top-k and top-p.
-        rng: the randomness, used for this node alone.
+        draws: the randomness.
     """
     row = draft_distribution(logits, config)
     confidence = float(row.max())
     first = row
     token_ids: list[int] = []
     rows: list[FloatArray] = []
-    while len(token_ids) < num_children:
-        # What is drawn from is what is handed on, to the last bit of its float32.
-        cumulated = np.cumsum(row.astype(np.float64))
-        if cumulated[-1] <= 0:
-            break
-        token = int(np.searchsorted(cumulated, rng.random() * cumulated[-1], side="right"))
+    while len(token_ids) < num_children and row.any():
+        token = draws.draw(row)
         token_ids.append(token)
         rows.append(row)
         row = _without(row, token)

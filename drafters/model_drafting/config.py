@@ -45,6 +45,8 @@ class ModelDraftConfig:
         for name in ("max_depth", "width", "branches"):
             if getattr(self, name) < 1:
                 raise ValueError(f"expected {name} >= 1, got {getattr(self, name)}")
+        if self.seed < 0:
+            raise ValueError(f"expected seed >= 0, got {self.seed}")
         if self.temperature < 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
             raise ValueError(
                 f"expected temperature >= 0, top_k >= 0 and top_p in (0, 1], got "

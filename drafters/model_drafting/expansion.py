@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from ..tree import ROOT, CandidateTree, FloatArray
-from .choices import Children, choose_children, draw_children, stacked_rows
+from .choices import Children, Draws, choose_children, draw_children, stacked_rows
 from .config import ModelDraftConfig
 from .runner import NO_NODES, NewNodes, TreeRunner
 
@@ -38,13 +38,13 @@ class RowDraft:
             root. In the target's ids.
         max_nodes: most nodes.
         max_depth: deepest node.
-        rng: of the row's draws in this step.
+        draws: the row's randomness in this step.
     """
 
     pending: Sequence[int]
     max_nodes: int
     max_depth: int
-    rng: np.random.Generator
+    draws: Draws
     token_ids: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     probs: list[float] = field(default_factory=list)
@@ -147,7 +147,7 @@ class Expansion:
         for node, scores in zip(draft.newest, adapted, strict=True):
             if config.temperature > 0:
                 room = min(config.branches, draft.max_nodes - len(draft.token_ids))
-                children = draw_children(scores, room, config, draft.rng)
+                children = draw_children(scores, room, config, draft.draws)
             else:
                 children = choose_children(scores, config.branches)
             added = self._add_children(draft, node, children)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
 import numpy.typing as npt
 
 from ..base import RequestId, as_token_ids
 from ..calibration import Calibration
 from ..tree import ROOT, CandidateTree, IntArray, accepted_path
+from .choices import SeededDraws
 from .confidence import ConfidenceStop
 from .config import ModelDraftConfig
 from .expansion import RowDraft
@@ -101,8 +101,8 @@ class DraftRecord:
         text = self.texts[request_id]
         length = len(text.token_ids)
         # Keyed by the place, so that no later step sees the same draws again.
-        rng = np.random.default_rng((self._config.seed, text.number, length))
-        return RowDraft(text.token_ids[num_held:], max_nodes, max_depth, rng)
+        draws = SeededDraws(self._config.seed, text.number, length)
+        return RowDraft(text.token_ids[num_held:], max_nodes, max_depth, draws)
 
     def propose(self, request_id: RequestId, draft: RowDraft) -> CandidateTree:
         """Return the candidates of a finished draft, and remember it until it is settled."""

@@ -52,7 +52,7 @@ class DraftRecord:
             gate: one with another clock.
         """
         self._config = config
-        self._calibration = Calibration(1)
+        self._calibration = Calibration(1, prior_weight=16.0)
         self._settled = 0
         self._started = 0
         self.texts: dict[RequestId, RequestText] = {}

@@ -17,18 +17,20 @@ from ...integrations.statistics import StepReport
 from .run import Run
 
 PROMPT_LOOKUP_TOKENS = 10
+Clock = Callable[[], float]
 
 
 class _FirstTokenClock:
     """A streamer that notes when the first new token came."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.first: float | None = None
+        self._clock = clock
         self._had_prompt = False
 
     def put(self, value: Tensor) -> None:
         if self._had_prompt and self.first is None:
-            self.first = time.perf_counter()
+            self.first = self._clock()
         self._had_prompt = True
 
     def end(self) -> None:
@@ -41,17 +43,25 @@ class GenerateArm:
     What it drafts is read off the lengths of its forwards.
     """
 
-    def __init__(self, name: str, model: PreTrainedModel, options: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: PreTrainedModel,
+        options: dict[str, Any],
+        clock: Clock = time.perf_counter,
+    ) -> None:
         """Set up the arm.
 
         Args:
             name: see :class:`~.interleave.Arm`.
             model: the target.
             options: further arguments of ``model.generate``.
+            clock: seconds; the wall clock by default.
         """
         self.name = name
         self._model = model
         self._options = options
+        self._clock = clock
 
     def run(self, prompt_ids: Sequence[int], max_new_tokens: int) -> Run:
         """Generate once."""
@@ -62,10 +72,10 @@ class GenerateArm:
             ids: Tensor = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
             lengths.append(ids.shape[1])
 
-        clock = _FirstTokenClock()
+        clock = _FirstTokenClock(self._clock)
         hook = self._model.register_forward_pre_hook(note_length, with_kwargs=True)
         try:
-            begin = time.perf_counter()
+            begin = self._clock()
             sequences: Tensor = self._model.generate(  # type: ignore[operator]
                 input_ids,
                 attention_mask=torch.ones_like(input_ids),
@@ -74,7 +84,7 @@ class GenerateArm:
                 streamer=clock,
                 **self._options,
             )
-            end = time.perf_counter()
+            end = self._clock()
         finally:
             hook.remove()
         token_ids = tuple(sequences[0, input_ids.shape[1] :].tolist())
@@ -99,6 +109,7 @@ class FreedraftArm:
         *,
         max_nodes: int = DEFAULT_MAX_NODES,
         cost_gate: bool = True,
+        clock: Clock = time.perf_counter,
     ) -> None:
         """Set up the arm.
 
@@ -108,12 +119,14 @@ class FreedraftArm:
             drafter: by name.
             max_nodes: as for ``generate``.
             cost_gate: as for ``generate``.
+            clock: seconds; the wall clock by default.
         """
         self.name = name
         self._model = model
         self._drafter = drafter
         self._max_nodes = max_nodes
         self._cost_gate = cost_gate
+        self._clock = clock
 
     def run(
         self,
@@ -126,11 +139,11 @@ class FreedraftArm:
 
         def note_step(step: StepReport) -> None:
             if not first:
-                first.append(time.perf_counter())
+                first.append(self._clock())
             if on_step is not None:
                 on_step(step)
 
-        begin = time.perf_counter()
+        begin = self._clock()
         result = generate(
             self._model,
             torch.tensor([list(prompt_ids)], device=self._model.device),
@@ -142,7 +155,7 @@ class FreedraftArm:
             on_step=note_step,
             return_dict=True,
         )
-        seconds = time.perf_counter() - begin
+        seconds = self._clock() - begin
         assert isinstance(result, GenerationResult)  # asked for with return_dict
         counts = result.statistics
         return Run(

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import numpy.typing as npt
 
 from ..drafters import (
@@ -14,7 +15,9 @@ from ..drafters import (
     Drafter,
     Feedback,
     RequestId,
+    SendsProbes,
     TakesPrediction,
+    TakesVocabSize,
     UsesTarget,
     WantsTopIds,
 )
@@ -48,6 +51,8 @@ class DraftGuard:
         self._running: set[RequestId] = set()
         self.switched_off: set[RequestId] = set()
         self.num_faults = 0
+        if isinstance(drafter, TakesVocabSize):
+            drafter.set_vocab_size(vocab_size)
 
     @property
     def num_top_ids(self) -> int:
@@ -83,7 +88,7 @@ class DraftGuard:
             drafter.lend_target(running, target)
         except Exception as error:
             for request_id in running:
-                self._switch_off(request_id, error)
+                self.switch_off(request_id, error)
 
     def extend(self, request_id: RequestId, token_ids: IntArray) -> None:
         """Append committed tokens."""
@@ -133,6 +138,45 @@ class DraftGuard:
         for index, tree in zip(asked, proposed, strict=True):
             trees[index] = tree.cut(max_nodes, max_depths[index])
         return trees
+
+    @property
+    def sends_probes(self) -> bool:
+        """Whether :meth:`add_probes` may add anything."""
+        return isinstance(self._drafter, SendsProbes) and self._drafter.num_probes > 0
+
+    def add_probes(
+        self,
+        request_ids: Sequence[RequestId],
+        trees: Sequence[CandidateTree],
+        max_nodes: int,
+        max_depths: Sequence[int],
+        costs: npt.NDArray[np.float64] | None,
+    ) -> list[CandidateTree]:
+        """Return the trees with the drafter's probes, if it sends any.
+
+        Args:
+            request_ids: the requests of the step.
+            trees: what is verified of each one's proposal.
+            max_nodes: most nodes of a tree, probes included.
+            max_depths: of each request, the deepest node it has room for.
+            costs: ``(max_nodes + 1,)`` relative time of the step by the nodes of each request.
+        """
+        drafter, added = self._drafter, list(trees)
+        if not isinstance(drafter, SendsProbes):
+            return added
+        for index, (request_id, depth) in enumerate(zip(request_ids, max_depths, strict=True)):
+            if request_id not in self._running:
+                continue
+            try:
+                one = drafter.add_probes([request_id], [trees[index]], max_nodes, [depth], costs)[0]
+                self._check(one, max_nodes, depth)
+                kept = slice(trees[index].num_nodes)
+                if not np.array_equal(one.token_ids[kept], trees[index].token_ids):
+                    raise ValueError("expected probes behind the tree's nodes, got other nodes")
+                added[index] = one
+            except Exception as error:
+                self.switch_off(request_id, error)
+        return added
 
     def _propose_all(
         self, request_ids: list[RequestId], max_nodes: int, max_depth: int

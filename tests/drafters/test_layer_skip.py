@@ -163,7 +163,7 @@ def test_a_model_without_an_mlp_in_its_layers_is_refused() -> None:
     config = OPTConfig(
         hidden_size=16, ffn_dim=16, num_hidden_layers=2, num_attention_heads=2, **IDS
     )
-    with pytest.raises(ValueError, match="an MLP .* got OPTForCausalLM"):
+    with pytest.raises(ValueError, match=r"an MLP .* got OPTForCausalLM"):
         SubLayers(OPTForCausalLM(config))
 
 
@@ -289,7 +289,7 @@ def test_predicted_speedup_weighs_length_and_cost() -> None:
     assert predicted_speedup(0.0, 0.5, [1.0, 1.0])[0] == pytest.approx(1 / 1.5)
     with pytest.raises(ValueError, match="steps with 0 and 1 nodes, got 1"):
         predicted_speedup(0.5, 0.5, [1.0])
-    with pytest.raises(ValueError, match="at most the whole forward, got 1.5 of it"):
+    with pytest.raises(ValueError, match=r"at most the whole forward, got 1\.5 of it"):
         SubLayerCosts(0.2, 0.1, 5)
     with pytest.raises(ValueError, match="times >= 0"):
         SubLayerCosts(-0.2, 0.1, 5)

@@ -1,0 +1,84 @@
+"""The node budget for engines that verify one chain a step, with kernels that like round sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..drafters import CandidateTree, RequestId
+from .budget import BudgetConfig, PooledBudget, StepCosts
+from .budget.request_record import RequestRecord
+from .budget.step_costs import WIDTHS
+from .chain_forecast import ChainForecast, FloatArray64
+
+_LENGTHS = [int(width) - 1 for width in WIDTHS[1:]]
+_LEAST_GAIN = 1.1  # over a step without a draft: what forecasts get wrong must not cost anything
+
+
+class RoundChainBudget(PooledBudget):
+    """Drafts lengths that make a step 2, 4, 8, ... tokens wide, the pending token included.
+
+    Matrix kernels of CPUs work on blocks of rows: a step of 8 tokens can be faster than one of 5.
+    Only the widths at which :class:`StepCosts` tells times apart are used, so that each is measured
+    and none is guessed. Where a wide step costs several plain ones, only long and sure chains pay,
+    so what chains promise is corrected by how far such chains have come (:class:`ChainForecast`).
+    """
+
+    def __init__(self, costs: StepCosts, config: BudgetConfig | None = None) -> None:
+        """Start without measurements.
+
+        Args:
+            costs: step times.
+            config: the settings; the defaults when absent.
+        """
+        super().__init__(costs, config)
+        self._forecast = ChainForecast(_LENGTHS)
+        self._asking: Sequence[RequestId] = ()
+
+    def cut(
+        self, request_ids: Sequence[RequestId], trees: Sequence[CandidateTree]
+    ) -> list[CandidateTree]:
+        """Return each tree's best chain, cut to the round length that pays best, or to nothing.
+
+        Args:
+            request_ids: all requests of the step.
+            trees: one a request.
+        """
+        self._asking = request_ids
+        return super().cut(request_ids, [tree.best_chain() for tree in trees])
+
+    def record_outcome(
+        self,
+        request_id: RequestId,
+        tree: CandidateTree,
+        num_accepted: int,
+        token_ids: Sequence[int] = (),
+    ) -> None:
+        """Compare what was promised with what the target accepted and with how the text went on."""
+        super().record_outcome(request_id, tree, num_accepted, token_ids)
+        self._forecast.advance(request_id, token_ids)
+
+    def forget(self, request_id: RequestId) -> None:
+        """Drop what is known of a request that has ended."""
+        super().forget(request_id)
+        self._forecast.forget(request_id)
+
+    def _choose(
+        self, records: Sequence[RequestRecord], trees: Sequence[CandidateTree]
+    ) -> list[CandidateTree]:
+        lengths = [
+            self._best_length(self._forecast.offer(request_id, chain), len(trees))
+            for request_id, chain in zip(self._asking, trees, strict=True)
+        ]
+        return [
+            chain.cut(length) for chain, length in zip(trees, self._tested(lengths), strict=True)
+        ]
+
+    def _best_length(self, expected: FloatArray64, num_requests: int) -> int:
+        if not expected.size:
+            return 0
+        lengths = _LENGTHS[: expected.size]
+        rates = (1 + expected) / self.costs.relative(num_requests, np.array(lengths) + 1)
+        best = int(np.argmax(rates))
+        return lengths[best] if rates[best] > _LEAST_GAIN else 0

@@ -1,0 +1,192 @@
+"""The adapter to llama-cpp-python: any drafter as the ``draft_model`` of a ``Llama``.
+
+The engine calls the draft model once a step with all tokens so far and verifies the chain that it
+returns. It says neither which request the tokens belong to nor what was accepted: both are read off
+the tokens. It imports the engine's package only to ask about the model's kind, so it needs neither
+torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..drafters import DEFAULT_DRAFTER, DEFAULT_NAMESPACE, Drafter, create_drafter
+from ..drafters.tree import IntArray
+from .budget import BudgetConfig, Calibration, StepCosts, load_calibration
+from .chain_budget import RoundChainBudget
+from .llama_cpp_costs import measure_costs
+from .request_book import RequestBook
+from .statistics import GenerationStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaDraftConfig:
+    """Settings of :func:`attach`.
+
+    Attributes:
+        max_length: most tokens drafted in a step.
+        calibration: step times: a calibration, the path of its file, or ``None`` to measure them
+            on the model, which takes a few seconds.
+        namespace: texts learn from earlier ones of the same namespace only.
+        placeholder_ids: ids of images, padding and the like, which are never matched or proposed.
+    """
+
+    max_length: int = 31
+    calibration: Calibration | str | Path | None = None
+    namespace: str = DEFAULT_NAMESPACE
+    placeholder_ids: Iterable[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Check the settings.
+
+        Raises:
+            ValueError: ``max_length`` is not positive.
+        """
+        if self.max_length < 1:
+            raise ValueError(f"expected max_length >= 1, got {self.max_length}")
+
+
+class LlamaDraft:
+    """Drafts for one ``Llama``: what :func:`attach` makes its ``draft_model``.
+
+    A text that does not continue the last one begins a new request. The time between two calls is
+    the time of the step between them, so the cost gate needs no help from the engine.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        vocab_size: int,
+        max_context: int,
+        calibration: Calibration,
+        config: LlamaDraftConfig | None = None,
+    ) -> None:
+        """Start without a text.
+
+        Args:
+            drafter: taken over; it must not be used elsewhere.
+            vocab_size: ids from it on are never proposed.
+            max_context: tokens that the engine's context holds.
+            calibration: what steps cost, to begin with.
+            config: the settings; its ``calibration`` is not read here.
+        """
+        self.config = LlamaDraftConfig() if config is None else config
+        # A step without a draft is the norm on a CPU: test the smallest width, and seldom.
+        settings = BudgetConfig(test_after=512, test_nodes=3)
+        self._budget = RoundChainBudget(StepCosts(calibration), settings)
+        self._book = RequestBook(drafter, vocab_size, self.config.placeholder_ids, self._budget)
+        self._max_context = max_context
+        self._request = 0
+        self._text: IntArray = np.zeros(0, np.int32)  # a copy: the engine's array is a live view
+        self._num_drafted = 0
+        self._called_at = 0.0
+        self._prediction: Sequence[int] | None = None
+
+    @property
+    def statistics(self) -> GenerationStatistics:
+        """Counts of all texts since the draft model was attached."""
+        return self._book.statistics
+
+    def set_prediction(self, token_ids: Sequence[int]) -> None:
+        """Tell the drafter, if it listens, what the next text's output will probably be."""
+        self._prediction = list(token_ids)
+
+    def __call__(self, input_ids: npt.NDArray[np.intc], /, **_: object) -> npt.NDArray[np.intc]:
+        """Return what probably follows.
+
+        Args:
+            input_ids: ``(num_tokens,)`` all tokens so far; the engine changes them later.
+            **_: part of the engine's signature; it passes nothing.
+
+        Returns:
+            ``(num_drafted,)`` token ids, possibly none.
+        """
+        called_at = time.perf_counter()
+        text = np.array(input_ids, np.int32)
+        if self._is_next_step(text):
+            self._budget.record_step(1, self._num_drafted, called_at - self._called_at)
+            self._book.sync(self._request, text, self.config.namespace)
+        else:
+            self._begin(text)
+        self._text, self._called_at = text, called_at
+        room = min(self.config.max_length, self._max_context - text.size)
+        room = max(room, 0)
+        # The budget picks the best chain; other branches take none of its nodes.
+        chain = self._book.propose([self._request], 2 * room, [room])[0]
+        self._num_drafted = chain.num_nodes
+        return chain.token_ids.astype(np.intc)
+
+    def _is_next_step(self, text: IntArray) -> bool:
+        """Return whether a text is the last one and what a step can have added to it."""
+        num_new = text.size - self._text.size
+        return (
+            1 <= num_new <= 1 + self._num_drafted
+            and self._text.size > 0
+            and bool((text[: self._text.size] == self._text).all())
+        )
+
+    def _begin(self, text: IntArray) -> None:
+        self._book.release(self._request)
+        self._request += 1
+        # The first call comes after the prompt's own token.
+        prompt_length = max(text.size - 1, 0)
+        self._book.sync(self._request, text[:prompt_length], self.config.namespace)
+        if self._prediction is not None:
+            self._book.set_prediction(self._request, self._prediction)
+            self._prediction = None
+        self._book.sync(self._request, text, self.config.namespace)
+
+
+def attach(
+    llama: Any,
+    drafter: str | Drafter = DEFAULT_DRAFTER,
+    config: LlamaDraftConfig | None = None,
+) -> LlamaDraft:
+    """Make a drafter the draft model of a ``Llama``.
+
+    Args:
+        llama: a ``llama_cpp.Llama`` made with ``logits_all=True``; its cached prompt is dropped.
+        drafter: a drafter or the name of one.
+        config: the settings; the defaults when absent.
+
+    Returns:
+        What is now ``llama.draft_model``.
+
+    Raises:
+        ValueError: the model is recurrent or hybrid, ``logits_all`` is not set, the drafter's name
+            or the calibration is unknown.
+    """
+    _check_model(llama)
+    config = LlamaDraftConfig() if config is None else config
+    if config.calibration is None:
+        calibration = measure_costs(llama)
+    else:
+        calibration = load_calibration(config.calibration)
+    source = create_drafter(drafter) if isinstance(drafter, str) else drafter
+    draft = LlamaDraft(source, int(llama.n_vocab()), int(llama.n_ctx()), calibration, config)
+    llama.draft_model = draft
+    return draft
+
+
+def _check_model(llama: Any) -> None:
+    import llama_cpp
+
+    for kind in ("recurrent", "hybrid"):
+        if getattr(llama_cpp, f"llama_model_is_{kind}")(llama.model):
+            raise ValueError(
+                f"expected a model whose cache can be cut back to the accepted tokens, got a "
+                f"{kind} one: llama.cpp would go on from rejected drafts without a word"
+            )
+    rows, needed = llama.scores.shape[0], int(llama.n_ctx())
+    if rows < needed or not getattr(llama, "_logits_all", True):
+        raise ValueError(
+            "expected Llama(..., logits_all=True), got a Llama without the logits of all of its "
+            f"{needed} tokens: drafts could not be compared, and longer prompts would fail"
+        )

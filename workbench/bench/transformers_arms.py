@@ -14,7 +14,10 @@ from ...integrations.generation import generate
 from ...integrations.generation.entry import DEFAULT_MAX_NODES
 from ...integrations.generation.results import GenerationResult
 from ...integrations.statistics import StepReport
+from ...verifier.cpu.fast_path import enable_cpu_fast_path
+from .interleave import Arm
 from .run import Run
+from .settings import PLAIN, BenchSettings, OpenEngine
 
 PROMPT_LOOKUP_TOKENS = 10
 Clock = Callable[[], float]
@@ -169,3 +172,44 @@ class FreedraftArm:
 
     def close(self) -> None:
         """Keep the model: other arms share it."""
+
+
+def open_transformers(
+    settings: BenchSettings,
+    model: PreTrainedModel,
+    encode: Callable[[str], list[int]],
+    fast_model: PreTrainedModel | None = None,
+) -> OpenEngine:
+    """Return the arms of a loaded model.
+
+    Args:
+        settings: of the benchmark.
+        model: the target.
+        encode: a prompt's text to token ids.
+        fast_model: the same model once more, for arms on the CPU fast path; it is changed.
+    """
+    notes = []
+    lookup = {"prompt_lookup_num_tokens": PROMPT_LOOKUP_TOKENS}
+    arms: list[Arm] = [
+        GenerateArm(PLAIN, model, {}),
+        GenerateArm("transformers prompt lookup", model, lookup),
+    ]
+    models = {"": model}
+    if fast_model is not None:
+        report = enable_cpu_fast_path(fast_model, allow_extra_memory=True)
+        if report.enabled:
+            models[" + fast path"] = fast_model
+        else:
+            notes.append("; ".join(report.lines()))
+    for suffix, target in models.items():
+        for drafter in settings.drafters:
+            arms.append(
+                FreedraftArm(
+                    drafter + suffix,
+                    target,
+                    drafter,
+                    max_nodes=settings.max_nodes,
+                    cost_gate=settings.cost_gate,
+                )
+            )
+    return OpenEngine(arms, encode, notes)

@@ -1,0 +1,217 @@
+"""Does the simulation of a server say what a real one then does?
+
+vLLM on a CPU has served the prompts of ``bench_prompts.jsonl``, which arrived at random times,
+without speculation and with its own n-gram method (``simulation_vs_vllm_serve.py``). The simulation
+gets the step times, measured beforehand with drafts of fixed lengths, the arrivals and lengths, and
+the acceptance of that method's rule on the recorded answers. It must tell the throughput of each
+run within 15 %.
+
+    python benchmarks/simulation_vs_vllm.py --served FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from freedraft import CandidateTree, Feedback
+from freedraft.integrations.budget.calibration_file import MEASURED, Calibration
+from freedraft.integrations.budget.monotone import isotonic
+from freedraft.workbench.simulation.acceptance import AcceptanceTable, tabulate
+from freedraft.workbench.simulation.policy import Schedule
+from freedraft.workbench.simulation.result import (
+    Objective,
+    SimulatedOutcome,
+    summarize_simulation,
+)
+from freedraft.workbench.simulation.server import Server, ServerConfig
+from freedraft.workbench.simulation.step_times import MeasuredTimes
+from freedraft.workbench.simulation.workload import SimulatedRequest
+
+HERE = Path(__file__).parent
+MIN_NGRAM, MAX_NGRAM = 2, 4
+# The limits that the server was started with; its log names the tokens that its cache holds.
+SERVER = ServerConfig(max_requests=8, max_step_tokens=1024, kv_tokens=23_296, block_size=128)
+
+
+class PromptLookup:
+    """The rule of vLLM's n-gram method, as a drafter: the longest match, the earliest place."""
+
+    name = "prompt-lookup"
+
+    def __init__(self) -> None:
+        self._texts: dict[object, list[int]] = {}
+
+    def start(self, request_id: object, prompt_ids: Any, namespace: str = "") -> None:
+        self._texts[request_id] = [int(token) for token in prompt_ids]
+
+    def extend(self, request_id: object, token_ids: Any) -> None:
+        self._texts[request_id] += [int(token) for token in token_ids]
+
+    def propose(
+        self, request_ids: Sequence[object], max_nodes: int, max_depth: int
+    ) -> list[CandidateTree]:
+        return [self._tree(self._texts[request], max_nodes) for request in request_ids]
+
+    def _tree(self, text: list[int], max_nodes: int) -> CandidateTree:
+        for size in range(MAX_NGRAM, MIN_NGRAM - 1, -1):
+            tail = text[-size:]
+            for place in range(len(text) - size):
+                if text[place : place + size] == tail:
+                    return CandidateTree.from_chain(text[place + size :][:max_nodes])
+        return CandidateTree.empty()
+
+    def observe(self, request_id: object, tree: CandidateTree, feedback: Feedback) -> None:
+        pass
+
+    def truncate(self, request_id: object, length: int) -> None:
+        del self._texts[request_id][length:]
+
+    def stop(self, request_id: object) -> None:
+        del self._texts[request_id]
+
+
+def step_times(path: Path) -> MeasuredTimes:
+    """Return the measured steps, made monotone, with the prompts' straight line."""
+    content = json.loads(path.read_text())
+    axes = [tuple(content[axis]) for axis in ("contexts", "batches", "nodes")]
+    seconds = np.array(list(content["step_seconds"].values())).reshape([len(a) for a in axes])
+    for axis in (0, 1, 2):
+        seconds = np.apply_along_axis(isotonic, axis, seconds)
+    for axis in (0, 1, 2):  # what the last axis has undone of the others
+        seconds = np.maximum.accumulate(seconds, axis=axis)
+    prompts = {int(length): value for length, value in content["prompt_seconds"].items()}
+    slope, base = np.polyfit(list(prompts), list(prompts.values()), 1)
+    about = content["machine"] | content["settings"]
+    device = f"{content['machine']['processor']}, 1 thread"
+    calibration = Calibration(
+        "SmolLM2-135M-Instruct", "vllm", device, MEASURED, *axes, seconds, about=about
+    )
+    return MeasuredTimes(calibration, float(slope), max(float(base), 0.0))
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Simulate each run and compare."""
+    times = step_times(arguments.served / "times.json")
+    served = {
+        nodes: json.loads((arguments.served / f"{nodes}.json").read_text())
+        for nodes in arguments.drafts
+    }
+    rows = []
+    for nodes, content in served.items():
+        for rate, real in content["rates"].items():
+            plain = served[0]["rates"][rate]["requests"]
+            same = sum(
+                a["token_ids"] == b["token_ids"]
+                for a, b in zip(real["requests"], plain, strict=True)
+            )
+            rows.append(compare(nodes, float(rate), real, times) | {"same_text": same})
+            row = rows[-1]
+            print(
+                f"{row['method']:>9} {row['rate']:5.2f}/s  tokens/s {row['real_throughput']:6.1f} "
+                f"simulated {row['throughput']:6.1f} ({row['throughput_error']:+.1%})  TPOT p50 "
+                f"{row['real_tpot_p50'] * 1e3:.0f} / {row['tpot_p50'] * 1e3:.0f} ms  TTFT p50 "
+                f"{row['real_ttft_p50']:.2f} / {row['ttft_p50']:.2f} s  steps "
+                f"{row['real_steps']} / {row['steps']}  same text {same} of {len(plain)}"
+            )
+    errors = [abs(row["throughput_error"]) for row in rows]
+    summary = {"median_error": statistics.median(errors), "worst_error": max(errors)}
+    print(summary)
+    content = {
+        "served_on": served[0]["machine"],
+        "calibration": times.calibration.to_dict(),
+        "prefill_seconds": times.prefill_seconds,
+        "prefill_base": times.prefill_base,
+        "server": asdict(SERVER),
+        "summary": summary,
+        "rows": rows,
+    }
+    arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+    draw(rows, arguments.plot)
+
+
+def compare(nodes: int, rate: float, real: dict[str, Any], times: MeasuredTimes) -> dict[str, Any]:
+    """Simulate one run; return both sides' numbers."""
+    requests = [SimulatedRequest(row["arrival"], table_of(row, nodes)) for row in real["requests"]]
+    outcomes, totals = Server(times, Schedule({1: nodes}), SERVER).run(requests)
+    simulated = summarize_simulation("", rate, outcomes, totals, Objective())
+    real_outcomes = [
+        SimulatedOutcome(row["arrival"], row["first_token"], row["end"], len(row["token_ids"]))
+        for row in real["requests"]
+    ]
+    span = real["seconds"] - min(outcome.arrival for outcome in real_outcomes)
+    throughput = sum(outcome.num_tokens for outcome in real_outcomes) / span
+    return {
+        "method": f"ngram K={nodes}" if nodes else "off",
+        "rate": rate,
+        "requests": len(requests),
+        "real_throughput": throughput,
+        "throughput": simulated.throughput,
+        "throughput_error": simulated.throughput / throughput - 1,
+        "real_ttft_p50": statistics.median(outcome.ttft for outcome in real_outcomes),
+        "ttft_p50": simulated.ttft_p50,
+        "real_tpot_p50": statistics.median(outcome.tpot for outcome in real_outcomes),
+        "tpot_p50": simulated.tpot_p50,
+        "real_steps": real["steps"],
+        "steps": totals.steps,
+        "tokens_per_step": simulated.tokens_per_step,
+        "mean_decoding": simulated.mean_decoding,
+    }
+
+
+def table_of(row: dict[str, Any], nodes: int) -> AcceptanceTable:
+    """Return what the n-gram method drafts along an answer.
+
+    Its time is left out: what this drafter takes in Python says nothing of vLLM's kernel.
+    """
+    table = tabulate(PromptLookup(), row["prompt_ids"], row["token_ids"], max_nodes=nodes)
+    return replace(table, draft_seconds=0.0)
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Draw real and simulated throughput side by side."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    for method, colour in zip(
+        methods, ("0.4", "tab:blue", "tab:orange", "tab:green"), strict=False
+    ):
+        points = [row for row in rows if row["method"] == method]
+        rates = [row["rate"] for row in points]
+        axes.plot(rates, [row["throughput"] for row in points], color=colour, label=method)
+        axes.plot(rates, [row["real_throughput"] for row in points], "o", color=colour)
+    axes.set(xscale="log", xlabel="requests a second that arrive", ylabel="tokens a second", ylim=0)
+    axes.set_title("vLLM on a CPU: measured (dots) and simulated (lines)", fontsize=10)
+    axes.set_xticks(
+        list(dict.fromkeys(row["rate"] for row in rows)),
+        [f"{rate:g}" for rate in dict.fromkeys(row["rate"] for row in rows)],
+    )
+    axes.minorticks_off()
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Compare."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--served", type=Path, default=Path("simulation_vs_vllm"))
+    parser.add_argument("--drafts", type=int, nargs="+", default=[0, 4, 8])
+    parser.add_argument("--json", type=Path, default=HERE / "results" / "simulation_vs_vllm.json")
+    images = HERE.parent / "docs" / "images"
+    parser.add_argument("--plot", type=Path, default=images / "simulation-vs-vllm.png")
+    report(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()

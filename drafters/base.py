@@ -1,4 +1,4 @@
-"""The contract between a drafter and whatever decodes: six verbs and one answer type."""
+"""The contract between a drafter and whatever decodes: six verbs, one answer type, some options."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from .tree import CandidateTree, FloatArray, IntArray
 
+FloatArray64 = npt.NDArray[np.float64]
 RequestId = Hashable
 DEFAULT_NAMESPACE = ""
 
@@ -131,6 +132,48 @@ class UsesTarget(Protocol):
             request_ids: the requests.
             target: its rows name their requests; it must be without a tree between two calls of
                 :meth:`Drafter.propose`.
+        """
+        ...
+
+
+@runtime_checkable
+class TakesVocabSize(Protocol):
+    """A drafter that must know the size of the target's vocabulary, for distributions over it."""
+
+    def set_vocab_size(self, vocab_size: int) -> None:
+        """Learn the size; called before the first request."""
+
+
+@runtime_checkable
+class SendsProbes(Protocol):
+    """A drafter that has nodes verified to hear what the target says there, now, for later drafts.
+
+    A probe is a node like any other: where it holds the target's token, it is accepted. But nobody
+    expects that of it, so its probability is 0 and no budget for candidates would keep it.
+    """
+
+    @property
+    def num_probes(self) -> int:
+        """The most probes that a request may send; 0 where none will come."""
+        ...
+
+    def add_probes(
+        self,
+        request_ids: Sequence[RequestId],
+        trees: Sequence[CandidateTree],
+        max_nodes: int,
+        max_depths: Sequence[int],
+        costs: FloatArray64 | None,
+    ) -> list[CandidateTree]:
+        """Return the trees with probes behind their own nodes, which stay as they are.
+
+        Args:
+            request_ids: the requests of the step.
+            trees: what will be verified of each one's proposal.
+            max_nodes: most nodes of a tree, probes included.
+            max_depths: the deepest node that each request has room for.
+            costs: ``(max_nodes + 1,)`` relative time of the step if each request had 0, 1, ...
+                nodes, or ``None`` where nobody counts the cost.
         """
         ...
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from .base import Drafter
 
-DRAFTER_NAMES = ("ngram", "suffix", "edit", "phrase", "recycling", "blend")
+DRAFTER_NAMES = (
+    "ngram",
+    "suffix",
+    "edit",
+    "phrase",
+    "recycling",
+    "lookahead",
+    "stochastic_ngram",
+    "blend",
+)
 BLEND_SOURCES = ("ngram", "suffix", "edit", "recycling")
 """What the blend of that name is made of."""
 CORPUS_PREFIX = "corpus:"
@@ -56,6 +65,14 @@ def create_drafter(name: str, fingerprint: str | None = None) -> Drafter:
         from .recycling import RecyclingDrafter
 
         return RecyclingDrafter()
+    if name == "lookahead":
+        from .lookahead import LookaheadDrafter
+
+        return LookaheadDrafter()
+    if name == "stochastic_ngram":
+        from .stochastic_ngram import StochasticNgramDrafter
+
+        return StochasticNgramDrafter()
     if name == "blend":
         from .blend import BlendDrafter
 

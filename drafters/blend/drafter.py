@@ -20,8 +20,11 @@ from ..base import (
     DEFAULT_NAMESPACE,
     Drafter,
     Feedback,
+    FloatArray64,
     RequestId,
+    SendsProbes,
     TakesPrediction,
+    TakesVocabSize,
     UsesTarget,
     WantsTopIds,
     as_token_ids,
@@ -141,6 +144,11 @@ class BlendDrafter:
         wanted = [s.num_top_ids for s in self.sources if isinstance(s, WantsTopIds)]
         return max(wanted, default=0)
 
+    @property
+    def num_probes(self) -> int:
+        """The most probes that the sources send together for one request."""
+        return sum(s.num_probes for s in self.sources if isinstance(s, SendsProbes))
+
     def start(
         self,
         request_id: RequestId,
@@ -170,6 +178,12 @@ class BlendDrafter:
         for source in self.sources:
             if isinstance(source, TakesPrediction):
                 source.set_prediction(request_id, token_ids)
+
+    def set_vocab_size(self, vocab_size: int) -> None:
+        """Tell the sources that ask for it how many tokens the target tells apart."""
+        for source in self.sources:
+            if isinstance(source, TakesVocabSize):
+                source.set_vocab_size(vocab_size)
 
     def lend_target(self, request_ids: Sequence[RequestId], target: TreeRunner) -> None:
         """Lend the target to the sources that draft with it."""
@@ -214,6 +228,21 @@ class BlendDrafter:
             tree if drawn is None else join_chosen(drawn, tree, max_nodes)
             for tree, drawn in zip(merged, step.drawn, strict=True)
         ]
+
+    def add_probes(
+        self,
+        request_ids: Sequence[RequestId],
+        trees: Sequence[CandidateTree],
+        max_nodes: int,
+        max_depths: Sequence[int],
+        costs: FloatArray64 | None,
+    ) -> list[CandidateTree]:
+        """Return the trees with the sources' probes; see :class:`SendsProbes`."""
+        added = list(trees)
+        for source in self.sources:
+            if isinstance(source, SendsProbes):
+                added = source.add_probes(request_ids, added, max_nodes, max_depths, costs)
+        return added
 
     def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
         """Pass on what the target said about the verified tree."""

@@ -315,6 +315,7 @@ def compile_kernels() -> None:
     table = "int32[:,::1], float32[:,::1], int32[::1], int64"
     compile_once(record, f"void({table}, int32[::1], int32[:,::1], int32[:,::1], float32[:,::1])")
     compile_once(record_text, f"void({table}, int32[::1], int64)")
+    compile_once(successors, f"UniTuple(int64, 2)({table}, int32[::1], int32[::1], float64[::1])")
     compile_once(
         grow,
         f"UniTuple(int64, 2)({table}, int32[::1], int32[::1], float32[::1], int64, float64, "

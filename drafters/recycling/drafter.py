@@ -19,9 +19,10 @@ import numpy.typing as npt
 
 from ..base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget, check_length
 from ..calibration import Calibration
+from ..shelf import Shelf
 from ..tree import CandidateTree, FloatArray, IntArray, accepted_path
 from . import _table_kernels as kernels
-from .table import SuccessorTable, TableShape, TableShelf, newest_first
+from .table import SuccessorTable, TableShape, newest_first
 
 _DRAFTS_A_REFIT = 64
 _MAX_RECENT = 64
@@ -106,7 +107,8 @@ class RecyclingDrafter:
         """
         self.config = RecyclingConfig() if config is None else config
         kernels.compile_kernels()
-        self._shelf = TableShelf(self.config.table_shape(), self.config.max_namespaces)
+        shape = self.config.table_shape()
+        self._shelf = Shelf(lambda: SuccessorTable(shape), self.config.max_namespaces)
         self._calibration = Calibration(kernels.LENGTHS + 1)
         self._drafts_until_refit = _DRAFTS_A_REFIT
         self._requests: dict[RequestId, _Request] = {}

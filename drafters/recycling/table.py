@@ -1,17 +1,18 @@
-"""Successor tables, one a namespace: their arrays, their limit in number, their files."""
+"""The successor table: its arrays, what goes in and out, its files."""
 
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ..snapshot import SnapshotError, read_snapshot, write_snapshot
 from ..tree import CandidateTree, FloatArray, IntArray
 from . import _table_kernels as kernels
 
+DoubleArray = npt.NDArray[np.float64]
 SNAPSHOT_KIND = "successors"
 
 
@@ -97,6 +98,23 @@ class SuccessorTable:
         """
         kernels.record_text(self.ids, self.probs, self.keys, self.shape.max_vocab_size, text, first)
 
+    def successors(self, context: IntArray) -> tuple[IntArray, DoubleArray, int]:
+        """Mix what the context's last one to three tokens are followed by.
+
+        Args:
+            context: ``(LENGTHS,)`` int32 tokens, the last one first, -1 where unknown.
+
+        Returns:
+            ``(n,)`` int32 distinct tokens, ``(n,)`` float64 probabilities of a sum of at most 1,
+            and the length of the longest context known, 0 for none.
+        """
+        tokens = np.empty(kernels.LENGTHS * self.shape.num_successors, np.int32)
+        chances = np.empty(tokens.size, np.float64)
+        count, longest = kernels.successors(
+            self.ids, self.probs, self.keys, self.shape.max_vocab_size, context, tokens, chances
+        )
+        return tokens[:count], chances[:count], longest
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the rows in use to a file, in place of ``path``, or change nothing.
 
@@ -157,35 +175,6 @@ class SuccessorTable:
         self.ids[rows] = ids
         self.probs[rows] = probs
         return int(rows.size)
-
-
-class TableShelf:
-    """The namespaces' tables; the one that was not entered for longest makes room for a new one."""
-
-    def __init__(self, shape: TableShape, max_namespaces: int) -> None:
-        """Begin without any.
-
-        Args:
-            shape: of every table.
-            max_namespaces: how many are kept, at least 1.
-        """
-        self._shape = shape
-        self._max_namespaces = max_namespaces
-        self._tables: OrderedDict[str, SuccessorTable] = OrderedDict()
-
-    def __len__(self) -> int:
-        """Return the number of tables."""
-        return len(self._tables)
-
-    def enter(self, namespace: str) -> SuccessorTable:
-        """Return the namespace's table, a new one if there is none."""
-        table = self._tables.get(namespace)
-        if table is None:
-            while len(self._tables) >= self._max_namespaces:
-                self._tables.popitem(last=False)
-            table = self._tables[namespace] = SuccessorTable(self._shape)
-        self._tables.move_to_end(namespace)
-        return table
 
 
 def newest_first(text: IntArray) -> IntArray:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -108,7 +109,7 @@ class DecodeLoop:
             trees = self._guard.propose([ids[index] for index in row_ids], self._max_nodes, depths)
         if self._budget is not None:
             trees = self._budget.cut(row_ids, trees)
-        trees = self._target.fit(trees)
+        trees = self._target.fit(self._add_probes(rows, trees, ids))
         verify_begin = time.perf_counter()
         drafted_before = self.statistics.draft_seconds
         logits = self._target.forward(trees, [row.token_ids[-1] for row in rows])
@@ -120,6 +121,25 @@ class DecodeLoop:
         if self._budget is not None:
             drafted = (logits.shape[1] - 1) * len(rows)  # rows are padded to the widest tree
             self._budget.record_step(len(rows), drafted, end - begin)
+
+    def _add_probes(
+        self,
+        rows: Sequence[DecodeRow],
+        trees: list[CandidateTree],
+        ids: dict[int, RequestId],
+    ) -> list[CandidateTree]:
+        """Let the drafter add nodes that it wants to hear about; they are outside the budget."""
+        if not self._guard.sends_probes:
+            return trees
+        costs = None
+        if self._budget is not None:
+            widths = 1.0 + np.arange(self._max_nodes + 1)
+            costs = np.asarray(self._budget.costs.relative(len(rows), widths), np.float64)
+        depths = [min(row.room - 1, self._max_nodes) for row in rows]
+        with self._draft_clock():
+            return self._guard.add_probes(
+                [ids[row.index] for row in rows], trees, self._max_nodes, depths, costs
+            )
 
     def _finish_step(
         self,

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from .integrations.default_model import load_default_model, load_model
     from .integrations.generation import custom_generate, generate
     from .integrations.generation.results import GenerationResult
+    from .integrations.layer_skip_file import layer_skip_drafter
+    from .integrations.model_drafters import draft_model_drafter
     from .integrations.statistics import GenerationStatistics, StepReport
+    from .integrations.vllm_adapter import FreedraftProposer
     from .verifier.cpu.fast_path import (
         FastPathReport,
         cpu_fast_path,
@@ -38,6 +41,7 @@ _MODULE_OF = {
     "Drafter": ".drafters",
     "FastPathReport": ".verifier.cpu.fast_path",
     "Feedback": ".drafters",
+    "FreedraftProposer": ".integrations.vllm_adapter",
     "GenerationResult": ".integrations.generation.results",
     "GenerationStatistics": ".integrations.statistics",
     "StepReport": ".integrations.statistics",
@@ -45,8 +49,10 @@ _MODULE_OF = {
     "create_drafter": ".drafters",
     "custom_generate": ".integrations.generation",
     "disable_cpu_fast_path": ".verifier.cpu.fast_path",
+    "draft_model_drafter": ".integrations.model_drafters",
     "enable_cpu_fast_path": ".verifier.cpu.fast_path",
     "generate": ".integrations.generation",
+    "layer_skip_drafter": ".integrations.layer_skip_file",
     "load_default_model": ".integrations.default_model",
     "load_model": ".integrations.default_model",
 }
@@ -58,6 +64,7 @@ __all__ = [
     "Drafter",
     "FastPathReport",
     "Feedback",
+    "FreedraftProposer",
     "GenerationResult",
     "GenerationStatistics",
     "StepReport",
@@ -66,8 +73,10 @@ __all__ = [
     "create_drafter",
     "custom_generate",
     "disable_cpu_fast_path",
+    "draft_model_drafter",
     "enable_cpu_fast_path",
     "generate",
+    "layer_skip_drafter",
     "load_default_model",
     "load_model",
 ]

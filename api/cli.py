@@ -11,8 +11,10 @@ from typing import Annotated
 import typer
 
 from . import __version__
+from ._cli_calibrate_layer_skip import layer_skip
 from ._cli_demo import demo
 from ._cli_doctor import doctor
+from ._cli_engine_config import vllm_config
 from ._cli_generate import generate
 from ._cli_pool import pool
 from ._cli_replay import replay
@@ -26,7 +28,13 @@ app = typer.Typer(
 )
 for command in (demo, generate, replay, doctor):
     app.command()(command)
+app.command("vllm-config")(vllm_config)
 app.add_typer(pool)
+calibrate = typer.Typer(
+    name="calibrate", help="Measure this machine and a model, once.", no_args_is_help=True
+)
+calibrate.command("layer-skip")(layer_skip)
+app.add_typer(calibrate)
 
 
 def _print_version(wanted: bool) -> None:

@@ -50,7 +50,6 @@ def measure_times(
     """
     sublayers = SubLayers(model)
     runner = TreeGrowth(model, TreeForward(model, None, len(context) + max_nodes + 1))
-    runner.prefill([context])
     inner = range(1, sublayers.num_layers)  # one attention is always run
     kinds: dict[str, tuple[SkipSet, int]] = {
         "attention": (SkipSet.of(inner, []), 1),
@@ -60,6 +59,7 @@ def measure_times(
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     sublayers.install()
     try:
+        runner.prefill([context])
         for number in range(rounds + 1):
             for kind, (skip, width) in kinds.items():
                 nodes = NewNodes([context[-1]] * width, range(-1, width - 1))

@@ -113,11 +113,15 @@ class AcceptanceMeter:
             raise ValueError("expected at least one text, got none")
         self.sublayers = SubLayers(model)
         self._runs: list[tuple[TreeGrowth, list[int], torch.Tensor]] = []
-        for text in texts:
-            runner = TreeGrowth(model, TreeForward(model))
-            runner.prefill([text.token_ids])
-            scored = list(text.token_ids[-text.num_scored :])
-            self._runs.append((runner, scored, runner.rescore([scored])[0].argmax(-1)))
+        self.sublayers.install()  # the whole forwards show what sub-layers answer
+        try:
+            for text in texts:
+                runner = TreeGrowth(model, TreeForward(model))
+                runner.prefill([text.token_ids])
+                scored = list(text.token_ids[-text.num_scored :])
+                self._runs.append((runner, scored, runner.rescore([scored])[0].argmax(-1)))
+        finally:
+            self.sublayers.remove()
 
     def acceptance(self, skip: SkipSet) -> float:
         """Return the share of the scored places at which ``skip`` proposes the model's choice."""
@@ -171,7 +175,7 @@ def search_skip_set(
             if not curve or scored[skip].speedup > curve[-1][1]:
                 curve.append((seconds, scored[skip].speedup))
             if progress is not None:
-                progress(min(seconds / max_seconds, 1.0))
+                progress(min(seconds / max_seconds, 1.0) if max_seconds else 1.0)
         return scored[skip]
 
     uniform = max(map(score, uniform_sets(num_layers)), key=lambda c: c.speedup)
@@ -180,6 +184,7 @@ def search_skip_set(
         if clock() - begin > max_seconds:
             break
         best = max(best, score(skip), key=lambda c: c.speedup)
+    # Models of a few layers have fewer sets than there is time for.
     while clock() - begin < max_seconds and len(scored) < 4**num_layers // 2:
         skip = changed(best.skip, num_layers, rng)
         if rng.random() < 0.3:  # out of a place that no single change leaves
@@ -193,7 +198,8 @@ def uniform_sets(num_layers: int) -> list[SkipSet]:
     sets = [SkipSet.uniform(share, num_layers) for share in _UNIFORM_SHARES]
     attentions = (SkipSet.uniform(share, num_layers).attention for share in _UNIFORM_ATTENTIONS)
     sets.extend(SkipSet(layers, frozenset()) for layers in attentions)
-    return [skip for skip in dict.fromkeys(sets) if skip.size]
+    middle = SkipSet.of([], [num_layers // 2])  # all there is in a model of two layers
+    return [skip for skip in dict.fromkeys(sets) if skip.size] or [middle]
 
 
 def _by_single_loss(

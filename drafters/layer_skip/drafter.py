@@ -84,6 +84,7 @@ class LayerSkipDrafter:
         self._expansion = Expansion(draft, self._record.calibrated)
         self._lent: dict[RequestId, _Lent] = {}
         self._skip = self.config.skip
+        self._sublayers: SubLayers | None = None  # of the last target
         self._refiner: SkipRefiner | None = None
 
     @property
@@ -107,7 +108,9 @@ class LayerSkipDrafter:
         Raises:
             ValueError: the model has no sub-layers to leave out, or not those of the skip set.
         """
-        sublayers = SubLayers(target.model)
+        if self._sublayers is None or self._sublayers.model is not target.model:
+            self._sublayers = SubLayers(target.model)
+        sublayers = self._sublayers
         if self._skip is None:
             self._skip = SkipSet.uniform(_DEFAULT_SHARE, sublayers.num_layers)
         self._skip.check(sublayers.num_layers)

@@ -105,36 +105,38 @@ class _Switch:
 
     Attributes:
         users: how many drafters have it in place.
+        num_outputs: of the module's tuple; 0 for a tensor, ``None`` while not seen.
     """
 
-    def __init__(self, module: nn.Module, hands_on: bool) -> None:
+    def __init__(self, module: nn.Module, hands_on: bool, num_outputs: int | None) -> None:
         """Take the place of the module's ``forward``.
 
         Args:
             module: a sub-layer, or a layer.
             hands_on: answer the input instead of zeros.
+            num_outputs: what an earlier switch has seen.
         """
         self.users = 0
         self._forward: Callable[..., Any] = module.forward
         self._hands_on = hands_on
         self._local = threading.local()
-        self._num_outputs: int | None = None  # of a tuple; 0 for a tensor, None while not seen
+        self.num_outputs = num_outputs
 
     def set_skipping(self, skipping: bool) -> None:
         """Answer in the module's place, or pass on again; for the calling thread only."""
         self._local.skipping = skipping
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._num_outputs is None or not getattr(self._local, "skipping", False):
+        if self.num_outputs is None or not getattr(self._local, "skipping", False):
             # The first call shows what an answer looks like.
             output = self._forward(*args, **kwargs)
-            self._num_outputs = len(output) if isinstance(output, tuple) else 0
+            self.num_outputs = len(output) if isinstance(output, tuple) else 0
             return output
         hidden: Tensor = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         answer = hidden if self._hands_on else torch.zeros_like(hidden)
-        if self._num_outputs == 0:
+        if self.num_outputs == 0:
             return answer
-        return (answer, *[None] * (self._num_outputs - 1))
+        return (answer, *[None] * (self.num_outputs - 1))
 
 
 _installing = threading.Lock()
@@ -144,6 +146,7 @@ class SubLayers:
     """A model's decoder layers with their attentions and MLPs.
 
     Attributes:
+        model: the model.
         num_layers: decoder layers.
     """
 
@@ -164,18 +167,24 @@ class SubLayers:
                 f"({', '.join(_ATTENTION_NAMES)}) and an MLP ({', '.join(_MLP_NAMES)}), got "
                 f"{type(model).__name__}"
             )
+        self.model = model
         self.num_layers = len(layers)
         self._layers = layers
         self._attentions = [_child(layer, _ATTENTION_NAMES) for layer in layers]
         self._mlps = [_child(layer, _MLP_NAMES) for layer in layers]
+        self._num_outputs: dict[nn.Module, int | None] = {}
 
     def install(self) -> None:
-        """Put the switches in; each call needs a removal."""
+        """Put the switches in; each call needs a removal.
+
+        The first forward after the first call is a whole one, whatever is to be left out.
+        """
         with _installing:
             for module in self._modules():
                 switch = module.__dict__.get("forward")
                 if not isinstance(switch, _Switch):
-                    switch = _Switch(module, module in self._layers)
+                    known = self._num_outputs.get(module)
+                    switch = _Switch(module, module in self._layers, known)
                     module.forward = switch
                 switch.users += 1
 
@@ -185,6 +194,7 @@ class SubLayers:
             for module in self._modules():
                 switch = module.__dict__.get("forward")
                 assert isinstance(switch, _Switch)
+                self._num_outputs[module] = switch.num_outputs
                 switch.users -= 1
                 if switch.users == 0:
                     del module.forward

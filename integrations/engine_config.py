@@ -175,7 +175,11 @@ def create_engine_drafter(config: EngineConfig, fingerprint: str | None = None) 
         return suffix
     from ..drafters.blend import BlendDrafter
 
-    sources = [suffix if name == "suffix" else create_drafter(name) for name in BLEND_SOURCES]
+    # "phrase" listens to the requests' predictions; without one it costs next to nothing
+    sources = [
+        suffix if name == "suffix" else create_drafter(name)
+        for name in dict.fromkeys(("phrase", *BLEND_SOURCES))
+    ]
     corpora = [create_drafter(CORPUS_PREFIX + path, fingerprint) for path in config.pools]
     return BlendDrafter([*sources, *corpora])
 

@@ -52,8 +52,10 @@ def expand_batch_to_tokens(
 
 
 def _is_known_version() -> bool:
-    from vllm import version
-
+    try:
+        from vllm import version
+    except ImportError:
+        return False
     release = getattr(version, "__version_tuple__", (0, 0))[:2]
     return bool(_OLDEST <= tuple(release) <= _NEWEST)
 

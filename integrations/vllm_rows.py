@@ -86,6 +86,7 @@ class RunnerRows:
     _step: _Step = field(default_factory=_Step)
     _salts: dict[str, str | None] = field(default_factory=dict)
     _requests: dict[str, _Request] = field(default_factory=dict)
+    _num_alone: int = 0  # requests that had a namespace of their own
 
     def begin_step(self, scheduler_output: Any) -> list[str]:
         """Take in what the scheduler says of the step; return the requests that have ended."""
@@ -182,7 +183,8 @@ class RunnerRows:
         The base model without a salt has the default one.
         """
         if not self.shares or request_id not in self._salts:
-            return f"request {request_id}"
+            self._num_alone += 1  # an id may come again, for somebody else
+            return f"request {self._num_alone}"
         salt = self._salts[request_id]
         if lora_request is None and salt is None:
             return ""

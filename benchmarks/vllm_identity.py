@@ -1,0 +1,169 @@
+"""Is vLLM's greedy output the same with freedraft as without, and its sampled one of the same kind?
+
+Real vLLM on the CPU, float32. Greedy: every prompt at batch 1 and 8, token for token. Sampled: a
+short continuation drawn many times with seeds, with and without drafts; the counts of whole
+continuations are compared by a two-sample chi-square test (rare ones pooled).
+
+    python benchmarks/vllm_identity.py --model FOLDER --json benchmarks/results/vllm_identity.json
+
+Run it with the Python that has vLLM and freedraft.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vllm_worker import FREEDRAFT, METHODS, EngineProcess, read_prompts
+
+PROMPTS = Path(__file__).with_name("vllm_prompts.jsonl")
+SAMPLED_PROMPT = "Repeat: red blue red blue red blue red blue red"
+MIN_COUNT = 10  # of both samples together; rarer continuations are pooled
+
+
+def greedy_outputs(
+    engine: EngineProcess, prompts: Sequence[str], batch_size: int, max_tokens: int
+) -> list[list[int]]:
+    """Return each prompt's greedy continuation."""
+    outputs: list[list[int]] = []
+    for start in range(0, len(prompts), batch_size):
+        part = list(prompts[start : start + batch_size])
+        sampling = [{"temperature": 0.0, "max_tokens": max_tokens}] * len(part)
+        outputs += [row[0] for row in engine.ask(prompts=part, sampling=sampling)["token_ids"]]
+    return outputs
+
+
+def sampled_counts(
+    engine: EngineProcess, prompt: str, sampling: dict[str, Any], num_draws: int, seed: int
+) -> Counter[tuple[int, ...]]:
+    """Return how often each continuation of ``num_draws`` came."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    for start in range(0, num_draws, 200):
+        draws = range(start, min(start + 200, num_draws))
+        answer = engine.ask(
+            prompts=[prompt] * len(draws),
+            sampling=[{**sampling, "seed": seed + draw} for draw in draws],
+        )
+        counts.update(tuple(row[0]) for row in answer["token_ids"])
+    return counts
+
+
+def two_sample_p_value(
+    first: Counter[tuple[int, ...]], second: Counter[tuple[int, ...]]
+) -> tuple[float, int]:
+    """Return the p-value of the chi-square test that both counts are of one distribution.
+
+    Returns:
+        The p-value and the number of classes.
+    """
+    pooled = [0, 0]
+    rows = []
+    for key in first.keys() | second.keys():
+        pair = [first[key], second[key]]
+        if sum(pair) < MIN_COUNT:
+            pooled = [pooled[0] + pair[0], pooled[1] + pair[1]]
+        else:
+            rows.append(pair)
+    if sum(pooled):
+        rows.append(pooled)
+    sizes = [sum(row[side] for row in rows) for side in (0, 1)]
+    statistic = 0.0
+    for row in rows:
+        for side in (0, 1):
+            expected = sum(row) * sizes[side] / sum(sizes)
+            statistic += (row[side] - expected) ** 2 / expected
+    return chi_square_tail(statistic, len(rows) - 1), len(rows)
+
+
+def chi_square_tail(statistic: float, freedom: int) -> float:
+    """Return P(X > statistic) for a chi-square variable (Wilson and Hilferty's cube root)."""
+    if freedom < 1:
+        return 1.0
+    spread = 2 / (9 * freedom)
+    score = ((statistic / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
+    return 0.5 * math.erfc(score / math.sqrt(2))
+
+
+def check_greedy(
+    engines: dict[str, EngineProcess], prompts: Sequence[str], max_tokens: int
+) -> dict[str, Any]:
+    """Return by batch size how many prompts came out the same."""
+    report = {}
+    for batch_size in (1, 8):
+        plain = greedy_outputs(engines["off"], prompts, batch_size, max_tokens)
+        drafted = greedy_outputs(engines["freedraft"], prompts, batch_size, max_tokens)
+        same = sum(a == b for a, b in zip(plain, drafted, strict=True))
+        report[f"batch {batch_size}"] = {
+            "prompts": len(prompts),
+            "identical": same,
+            "tokens": sum(map(len, plain)),
+        }
+        print(f"greedy, batch {batch_size}: {same} of {len(prompts)} identical", flush=True)
+    return report
+
+
+def check_sampled(engines: dict[str, EngineProcess], num_draws: int) -> dict[str, Any]:
+    """Return the test's outcome for each kind of sampling."""
+    report = {}
+    for name, sampling in {
+        "temperature 1": {"temperature": 1.0},
+        "temperature 0.7, top_k 20": {"temperature": 0.7, "top_k": 20},
+        "temperature 0.9, top_p 0.8": {"temperature": 0.9, "top_p": 0.8},
+    }.items():
+        sampling = {**sampling, "max_tokens": 4}
+        plain = sampled_counts(engines["off"], SAMPLED_PROMPT, sampling, num_draws, 1)
+        drafted = sampled_counts(
+            engines["freedraft"], SAMPLED_PROMPT, sampling, num_draws, 1_000_001
+        )
+        p_value, classes = two_sample_p_value(plain, drafted)
+        report[name] = {"draws": num_draws, "classes": classes, "p_value": p_value}
+        print(f"sampled, {name}: p = {p_value:.3f} over {classes} classes", flush=True)
+    return report
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--prompts", default=str(PROMPTS))
+    parser.add_argument("--num-prompts", type=int, default=24)
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--num-draws", type=int, default=2000)
+    parser.add_argument("--logs", type=Path, default=Path("."))
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    prompts = [row["prompt"] for row in read_prompts(arguments.prompts)]
+    prompts = prompts[:: max(1, len(prompts) // arguments.num_prompts)][: arguments.num_prompts]
+    drafting = {
+        "speculative_config": {"model": FREEDRAFT, "num_speculative_tokens": 16},
+        "additional_config": {"freedraft": {"budget": "full"}},  # draft whatever it costs
+    }
+    engines = {
+        name: EngineProcess(arguments.model, values, arguments.logs / f"{name}.log")
+        for name, values in {"off": METHODS["off"], "freedraft": drafting}.items()
+    }
+    report = {
+        "greedy": check_greedy(engines, prompts, arguments.max_tokens),
+        "sampled": check_sampled(engines, arguments.num_draws),
+        "machine": f"{platform.machine()}, {platform.python_version()}",
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    for engine in engines.values():
+        engine.close()
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    if any(row["identical"] < row["prompts"] for row in report["greedy"].values()):
+        raise SystemExit("expected the same greedy output with and without drafts")
+    if any(row["p_value"] < 1e-3 for row in report["sampled"].values()):
+        raise SystemExit("expected samples of one distribution with and without drafts")
+
+
+if __name__ == "__main__":
+    main()

@@ -24,13 +24,10 @@ import numpy as np
 from freedraft import CandidateTree, Feedback
 from freedraft.integrations.budget.calibration_file import MEASURED, Calibration
 from freedraft.integrations.budget.monotone import isotonic
+from freedraft.workbench.request_times import Objective, RequestTimes, service_level
 from freedraft.workbench.simulation.acceptance import AcceptanceTable, tabulate
 from freedraft.workbench.simulation.policy import Schedule
-from freedraft.workbench.simulation.result import (
-    Objective,
-    SimulatedOutcome,
-    summarize_simulation,
-)
+from freedraft.workbench.simulation.result import summarize_simulation
 from freedraft.workbench.simulation.server import Server, ServerConfig
 from freedraft.workbench.simulation.step_times import MeasuredTimes
 from freedraft.workbench.simulation.workload import SimulatedRequest
@@ -114,12 +111,13 @@ def report(arguments: argparse.Namespace) -> None:
             )
             rows.append(compare(nodes, float(rate), real, times) | {"same_text": same})
             row = rows[-1]
+            told, seen = row["simulated"], row["real"]
             print(
-                f"{row['method']:>9} {row['rate']:5.2f}/s  tokens/s {row['real_throughput']:6.1f} "
-                f"simulated {row['throughput']:6.1f} ({row['throughput_error']:+.1%})  TPOT p50 "
-                f"{row['real_tpot_p50'] * 1e3:.0f} / {row['tpot_p50'] * 1e3:.0f} ms  TTFT p50 "
-                f"{row['real_ttft_p50']:.2f} / {row['ttft_p50']:.2f} s  steps "
-                f"{row['real_steps']} / {row['steps']}  same text {same} of {len(plain)}"
+                f"{row['method']:>9} {row['rate']:5.2f}/s  tokens/s {seen['throughput']:6.1f} "
+                f"simulated {told['throughput']:6.1f} ({row['throughput_error']:+.1%})  TPOT p50 "
+                f"{seen['tpot_p50'] * 1e3:.0f} / {told['tpot_p50'] * 1e3:.0f} ms  TTFT p50 "
+                f"{seen['ttft_p50']:.2f} / {told['ttft_p50']:.2f} s  steps {seen['steps']} / "
+                f"{told['steps']}  same text {same} of {len(plain)}"
             )
     errors = [abs(row["throughput_error"]) for row in rows]
     summary = {"median_error": statistics.median(errors), "worst_error": max(errors)}
@@ -142,27 +140,20 @@ def compare(nodes: int, rate: float, real: dict[str, Any], times: MeasuredTimes)
     requests = [SimulatedRequest(row["arrival"], table_of(row, nodes)) for row in real["requests"]]
     outcomes, totals = Server(times, Schedule({1: nodes}), SERVER).run(requests)
     simulated = summarize_simulation("", rate, outcomes, totals, Objective())
-    real_outcomes = [
-        SimulatedOutcome(row["arrival"], row["first_token"], row["end"], len(row["token_ids"]))
-        for row in real["requests"]
-    ]
-    span = real["seconds"] - min(outcome.arrival for outcome in real_outcomes)
-    throughput = sum(outcome.num_tokens for outcome in real_outcomes) / span
+    seen = service_level(
+        [
+            RequestTimes(row["arrival"], row["first_token"], row["end"], len(row["token_ids"]))
+            for row in real["requests"]
+        ],
+        Objective(),
+    )
     return {
         "method": f"ngram K={nodes}" if nodes else "off",
         "rate": rate,
         "requests": len(requests),
-        "real_throughput": throughput,
-        "throughput": simulated.throughput,
-        "throughput_error": simulated.throughput / throughput - 1,
-        "real_ttft_p50": statistics.median(outcome.ttft for outcome in real_outcomes),
-        "ttft_p50": simulated.ttft_p50,
-        "real_tpot_p50": statistics.median(outcome.tpot for outcome in real_outcomes),
-        "tpot_p50": simulated.tpot_p50,
-        "real_steps": real["steps"],
-        "steps": totals.steps,
-        "tokens_per_step": simulated.tokens_per_step,
-        "mean_decoding": simulated.mean_decoding,
+        "throughput_error": simulated.level.throughput / seen.throughput - 1,
+        "real": asdict(seen) | {"steps": real["steps"]},
+        "simulated": simulated.to_dict() | {"steps": totals.steps},
     }
 
 
@@ -189,8 +180,10 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     ):
         points = [row for row in rows if row["method"] == method]
         rates = [row["rate"] for row in points]
-        axes.plot(rates, [row["throughput"] for row in points], color=colour, label=method)
-        axes.plot(rates, [row["real_throughput"] for row in points], "o", color=colour)
+        axes.plot(
+            rates, [row["simulated"]["throughput"] for row in points], color=colour, label=method
+        )
+        axes.plot(rates, [row["real"]["throughput"] for row in points], "o", color=colour)
     axes.set(xscale="log", xlabel="requests a second that arrive", ylabel="tokens a second", ylim=0)
     axes.set_title("vLLM on a CPU: measured (dots) and simulated (lines)", fontsize=10)
     axes.set_xticks(

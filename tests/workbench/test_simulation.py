@@ -21,9 +21,10 @@ from freedraft.drafters.tree import accepted_path
 from freedraft.integrations.budget.calibration_file import MEASURED, Calibration
 from freedraft.integrations.budget.data_sheets import DEVICES, LLAMA_8B, roofline_seconds
 from freedraft.workbench.recorded_steps import record_steps
+from freedraft.workbench.request_times import Objective
 from freedraft.workbench.simulation.acceptance import AcceptanceTable, empty_table, tabulate
 from freedraft.workbench.simulation.policy import PooledPolicy, Schedule, parse_schedule
-from freedraft.workbench.simulation.result import Objective, summarize_simulation
+from freedraft.workbench.simulation.result import summarize_simulation
 from freedraft.workbench.simulation.server import Server, ServerConfig
 from freedraft.workbench.simulation.shapes import (
     MODEL_SHAPES,
@@ -325,9 +326,10 @@ def test_goodput_counts_requests_that_meet_both_limits() -> None:
         (Objective(2.0, 0.9), 0),
     ):
         result = summarize_simulation("off", 1.0, outcomes, totals, objective)
-        assert (result.goodput, result.good_share) == (good / 22, good / 2)
-    assert (result.throughput, result.tokens_per_step, result.busy_share) == (1.0, 1.0, 1.0)
-    assert (result.ttft_p50, result.tpot_p99, result.latency_mean) == (1.5, 1.0, 11.5)
+        assert (result.level.goodput, result.level.good_share) == (good / 22, good / 2)
+    assert (result.level.throughput, result.tokens_per_step, result.busy_share) == (1.0, 1.0, 1.0)
+    level = result.level
+    assert (level.ttft_p50, level.tpot_p99, level.latency_mean) == (1.5, 1.0, 11.5)
 
 
 def test_a_sweep_finds_that_drafts_pay_where_steps_are_flat_and_not_where_tokens_cost() -> None:

@@ -2,44 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from ..bench.run import percentile
+from ..request_times import Objective, RequestTimes, ServiceLevel, service_level
 from .step_times import StepLoad
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedOutcome:
-    """What became of one request; all times are seconds from the start.
-
-    Attributes:
-        arrival: when it came.
-        first_token: when its first token was out.
-        end: when its last one was.
-        num_tokens: of the response.
-    """
-
-    arrival: float
-    first_token: float
-    end: float
-    num_tokens: int
-
-    @property
-    def ttft(self) -> float:
-        """Seconds from the arrival to the first token, waiting included."""
-        return self.first_token - self.arrival
-
-    @property
-    def latency(self) -> float:
-        """Seconds from the arrival to the last token."""
-        return self.end - self.arrival
-
-    @property
-    def tpot(self) -> float:
-        """Seconds a token after the first; 0 for one token."""
-        return (self.end - self.first_token) / max(self.num_tokens - 1, 1)
 
 
 @dataclass(slots=True)
@@ -86,38 +53,13 @@ class SimulationTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
-    """What a request must meet to count as good.
-
-    Attributes:
-        ttft_seconds: most time to the first token.
-        tpot_seconds: most time a token after it.
-    """
-
-    ttft_seconds: float = 1.0
-    tpot_seconds: float = 0.05
-
-    def is_met(self, ttft: float, tpot: float) -> bool:
-        """Return whether a request's times meet it."""
-        return ttft <= self.ttft_seconds and tpot <= self.tpot_seconds
-
-
-@dataclass(frozen=True, slots=True)
 class SimulationResult:
     """One policy at one rate.
 
     Attributes:
         policy: its name.
         rate: requests a second that were offered.
-        requests: how many were served.
-        throughput: tokens a second from the first arrival to the last token.
-        goodput: requests a second that met the objective.
-        good_share: of the requests.
-        ttft_p50: seconds to the first token, median.
-        ttft_p99: 99th percentile.
-        tpot_p50: seconds a token after it, median.
-        tpot_p99: 99th percentile.
-        latency_mean: seconds from the arrival to the last token.
+        level: how the requests fared.
         mean_decoding: decoding requests, averaged over the time in which a step ran.
         tokens_per_step: emitted tokens over all target steps, prefills included.
         drafted_per_step: verified nodes over all target steps.
@@ -129,15 +71,7 @@ class SimulationResult:
 
     policy: str
     rate: float
-    requests: int
-    throughput: float
-    goodput: float
-    good_share: float
-    ttft_p50: float
-    ttft_p99: float
-    tpot_p50: float
-    tpot_p99: float
-    latency_mean: float
+    level: ServiceLevel
     mean_decoding: float
     tokens_per_step: float
     drafted_per_step: float
@@ -147,14 +81,16 @@ class SimulationResult:
     peak_waiting: int
 
     def to_dict(self) -> dict[str, object]:
-        """Return the fields as JSON takes them."""
-        return asdict(self)
+        """Return the fields as JSON takes them, those of the level among them."""
+        fields = asdict(self)
+        level: dict[str, object] = fields.pop("level")
+        return fields | level
 
 
 def summarize_simulation(
     policy: str,
     rate: float,
-    outcomes: Sequence[SimulatedOutcome],
+    outcomes: Sequence[RequestTimes],
     totals: SimulationTotals,
     objective: Objective,
 ) -> SimulationResult:
@@ -168,21 +104,10 @@ def summarize_simulation(
         objective: what counts as good.
     """
     span = totals.seconds - min(outcome.arrival for outcome in outcomes)
-    ttft = [outcome.ttft for outcome in outcomes]
-    tpot = [outcome.tpot for outcome in outcomes]
-    good = sum(objective.is_met(*pair) for pair in zip(ttft, tpot, strict=True))
     return SimulationResult(
         policy=policy,
         rate=rate,
-        requests=len(outcomes),
-        throughput=totals.emitted / span,
-        goodput=good / span,
-        good_share=good / len(outcomes),
-        ttft_p50=percentile(ttft, 50),
-        ttft_p99=percentile(ttft, 99),
-        tpot_p50=percentile(tpot, 50),
-        tpot_p99=percentile(tpot, 99),
-        latency_mean=statistics.fmean(outcome.latency for outcome in outcomes),
+        level=service_level(outcomes, objective),
         mean_decoding=totals.weighted_decoding / totals.busy_seconds,
         tokens_per_step=totals.emitted / totals.target_steps,
         drafted_per_step=totals.drafted / totals.target_steps,

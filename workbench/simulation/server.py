@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..request_times import RequestTimes
 from .policy import Policy
-from .result import SimulatedOutcome, SimulationTotals
+from .result import SimulationTotals
 from .step_times import StepLoad, StepTimes
 from .workload import SimulatedRequest
 
@@ -101,7 +102,7 @@ class Server:
 
     def run(
         self, requests: Sequence[SimulatedRequest]
-    ) -> tuple[list[SimulatedOutcome], SimulationTotals]:
+    ) -> tuple[list[RequestTimes], SimulationTotals]:
         """Serve requests until all are done.
 
         Args:
@@ -118,7 +119,7 @@ class Server:
         self._running.clear()
         self._free_blocks = self.config.kv_tokens // self.config.block_size
         to_come = deque(requests)
-        outcomes: list[SimulatedOutcome] = []
+        outcomes: list[RequestTimes] = []
         totals = SimulationTotals()
         now = 0.0
         while to_come or self._waiting or self._running:
@@ -209,9 +210,9 @@ class Server:
             prefill_context=sum(request.computed for request in reading),
         )
 
-    def _finish(self, now: float, totals: SimulationTotals) -> list[SimulatedOutcome]:
+    def _finish(self, now: float, totals: SimulationTotals) -> list[RequestTimes]:
         """Emit the step's tokens; return the requests that are done."""
-        done: list[SimulatedOutcome] = []
+        done: list[RequestTimes] = []
         for request in self._running:
             table = request.request.table
             if request.chunk:
@@ -230,9 +231,7 @@ class Server:
             totals.add_emission(emitted, request.nodes, accepted)
             if request.emitted >= table.num_tokens:
                 done.append(
-                    SimulatedOutcome(
-                        request.request.arrival, request.first_token, now, request.emitted
-                    )
+                    RequestTimes(request.request.arrival, request.first_token, now, request.emitted)
                 )
                 self._free_blocks += request.blocks
                 request.blocks = 0

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ..request_times import Objective
 from .acceptance import AcceptanceTable
 from .policy import Policy, Schedule
-from .result import Objective, SimulationResult, summarize_simulation
+from .result import SimulationResult, summarize_simulation
 from .server import Server, ServerConfig
 from .step_times import StepTimes
 from .workload import open_loop
@@ -100,7 +101,7 @@ def best_by_rate(results: Sequence[SimulationResult]) -> dict[float, SimulationR
     best: dict[float, SimulationResult] = {}
     for rate in dict.fromkeys(result.rate for result in results):
         at_rate = [result for result in results if result.rate == rate]
-        least = min(result.latency_mean for result in at_rate)
-        ties = [r for r in at_rate if r.latency_mean <= least * (1 + _LATENCY_TIE)]
+        least = min(result.level.latency_mean for result in at_rate)
+        ties = [r for r in at_rate if r.level.latency_mean <= least * (1 + _LATENCY_TIE)]
         best[rate] = min(ties, key=lambda result: result.drafted_per_step)
     return best

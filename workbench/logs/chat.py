@@ -123,7 +123,7 @@ def _answer(choice: Record, place: str) -> Record:
 
 
 def _conversation(record: Record, place: str) -> list[LogRequest]:
-    turns = messages_of(record["messages"], "messages", place)
+    turns = messages_of(record.get("messages"), "messages", place)
     answers = [number for number, turn in enumerate(turns) if turn.role == "assistant"]
     if not answers:
         raise LogError(

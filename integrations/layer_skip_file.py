@@ -63,7 +63,8 @@ def model_fingerprint(model: PreTrainedModel) -> str:
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     digest.update(type(model).__name__.encode())
     vectors = [p for p in model.parameters() if p.ndim == 1]  # packed layers have no matrices
-    embedding: torch.Tensor = model.get_input_embeddings().weight
+    embedding = model.get_input_embeddings().weight
+    assert isinstance(embedding, torch.Tensor)
     for weights in (*vectors[-2:], embedding[:8]):
         digest.update(weights.detach().float().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]

@@ -94,8 +94,10 @@ def check_server_args(server_args: Any) -> None:
     slots = server_args.speculative_num_draft_tokens
     if slots is not None and slots < 2:
         raise ValueError(f"expected --speculative-num-draft-tokens of at least 2, got {slots}")
-    if server_args.enable_dp_attention:
-        raise ValueError(f"expected no --enable-dp-attention with {NAME}: its trees know no ranks")
+    if server_args.enable_dp_attention or server_args.attn_dp_size > 1:
+        raise ValueError(
+            f"expected no attention data parallelism with {NAME}: NGRAM's trees have none"
+        )
     if server_args.speculative_ngram_external_corpus_path is not None:
         raise ValueError(
             "expected pools in the settings of freedraft, got "
@@ -106,6 +108,8 @@ def check_server_args(server_args: Any) -> None:
             f"expected no --speculative-use-rejection-sampling with {NAME}: its drafts are fixed"
         )
     pages, backend = server_args.page_size or 1, server_args.attention_backend
+    if backend == "torch_native":
+        raise ValueError("expected an --attention-backend that reads tree masks, got torch_native")
     is_tree = server_args.speculative_ngram_max_bfs_breadth > 1
     if is_tree and pages > 1 and backend != "flashinfer":
         raise ValueError(

@@ -10,7 +10,7 @@ TRITON := "triton>=3.9,<4"
 export OMP_WAIT_POLICY ?= PASSIVE
 export GOMP_SPINCOUNT ?= 0
 
-.PHONY: demo test setup lint types test-interpreted test-bounds test-wheel clean
+.PHONY: demo test setup lint types test-interpreted test-bounds test-wheel test-vllm clean
 
 demo: setup
 	$(BIN)/freedraft demo
@@ -59,5 +59,9 @@ test-wheel: setup
 	.venv-wheel/bin/python -c "import triton" 2>/dev/null || .venv-wheel/bin/python -m pip install --quiet $(TRITON)
 	.venv-wheel/bin/python -m pytest -m "not model" -q
 
+# Real vLLM on the CPU, in an environment of its own.
+test-vllm: setup
+	PYTHON=$(PYTHON) benchmarks/vllm_check.sh "$$($(BIN)/python -c 'from freedraft.integrations.default_model import ensure_default_model; print(ensure_default_model())')"
+
 clean:
-	rm -rf $(VENV) .venv-wheel .types .numba-bounds build dist *.egg-info
+	rm -rf $(VENV) .venv-wheel .venv-vllm .numba-vllm .types .numba-bounds build dist *.egg-info

@@ -57,7 +57,7 @@ def test_json_is_for_the_python_class() -> None:
         (["--schedule", "2:16"], "expected a schedule that maps 1"),
         (["--pool", "missing.pool"], "expected a file"),
         (["--settings", "missing.json"], "missing.json"),
-        (["-k", "0"], "range"),
+        (["-k", "0"], "num-speculative-tokens"),
     ],
 )
 def test_mistakes_end_with_code_2(arguments: list[str], message: str) -> None:

@@ -31,8 +31,8 @@ class Encoder(Protocol):
         """Return the one token that stands for a text; None where there is none."""
         ...
 
-    def token_text(self, token_id: int) -> str:
-        """Return a token's text, for reports."""
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, for reports."""
         ...
 
 
@@ -63,9 +63,9 @@ class IdsOnly:
         """Return None."""
         return None
 
-    def token_text(self, token_id: int) -> str:
-        """Return the id in brackets."""
-        return f"[{token_id}]"
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the ids in brackets."""
+        return "".join(f"[{token_id}]" for token_id in token_ids)
 
 
 class TokenizerEncoder:
@@ -119,8 +119,12 @@ class TokenizerEncoder:
             self._ids |= self._tokenizer.get_added_vocab()
         return self._ids.get(text)
 
-    def token_text(self, token_id: int) -> str:
-        """Return a token's text, for reports."""
-        if not 0 <= token_id < len(self._tokenizer):
-            return f"[{token_id}]"
-        return str(self._tokenizer.decode([token_id]))
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, for reports; unknown ids in brackets."""
+        size = len(self._tokenizer)
+        if all(0 <= token_id < size for token_id in token_ids):
+            return str(self._tokenizer.decode(list(token_ids)))
+        return "".join(
+            str(self._tokenizer.decode([token_id])) if 0 <= token_id < size else f"[{token_id}]"
+            for token_id in token_ids
+        )

@@ -25,11 +25,9 @@ class TimeHistogram:
 
     Attributes:
         counts: calls by bucket.
-        total: nanoseconds of all calls.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
-    total: int = 0
     _recent: list[int] = field(default_factory=list)
 
     def add(self, nanoseconds: int) -> None:
@@ -47,7 +45,6 @@ class TimeHistogram:
         for bucket, count in zip(*np.unique(buckets, return_counts=True), strict=True):
             key = str(bucket)
             self.counts[key] = self.counts.get(key, 0) + int(count)
-        self.total += sum(self._recent)
         self._recent.clear()
 
     def percentile_us(self, percent: float) -> float:
@@ -57,7 +54,7 @@ class TimeHistogram:
         for bucket in sorted(map(int, self.counts)):
             left -= self.counts[str(bucket)]
             if left <= 0:
-                return float(2 ** ((bucket + 0.5) / _STEPS_AN_OCTAVE)) / 1000
+                return _middle_us(bucket)
         return 0.0
 
     @property
@@ -65,18 +62,29 @@ class TimeHistogram:
         """Calls so far."""
         return sum(self.counts.values()) + len(self._recent)
 
-    @property
-    def mean_us(self) -> float:
-        """Mean in microseconds; 0 without calls."""
+    def mean_us(self, percent: float) -> float:
+        """Return the mean of the fastest ``percent`` of the calls in microseconds; 0 without calls.
+
+        The slowest calls of a busy machine are those in which somebody else had the processor.
+        """
         self.settle()
-        return self.total / max(self.num_calls, 1) / 1000
+        left = kept = percent / 100 * self.num_calls
+        total = 0.0
+        for bucket in sorted(map(int, self.counts)):
+            count = min(self.counts[str(bucket)], left)
+            total += count * _middle_us(bucket)
+            left -= count
+        return total / kept if kept else 0.0
 
     def merge(self, other: TimeHistogram) -> None:
         """Add another's calls."""
         other.settle()
         for key, count in other.counts.items():
             self.counts[key] = self.counts.get(key, 0) + count
-        self.total += other.total
+
+
+def _middle_us(bucket: int) -> float:
+    return float(2 ** ((bucket + 0.5) / _STEPS_AN_OCTAVE)) / 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,11 +177,12 @@ class TokenStore:
         )
 
     def _read(self, part: str, dtype: Any, start: int, count: int) -> npt.NDArray[Any]:
-        size = np.dtype(dtype).itemsize * count
-        data = os.pread(self._handles[part], size, start)
-        if len(data) != size:
-            raise OSError(f"expected {size} bytes of {part} at {start}, got {len(data)}")
-        return np.frombuffer(data, dtype)
+        # Writable, as the arrays are that drafters get elsewhere.
+        array = np.empty(count, dtype)
+        size = os.preadv(self._handles[part], [array], start) if count else 0
+        if size != array.nbytes:
+            raise OSError(f"expected {array.nbytes} bytes of {part} at {start}, got {size}")
+        return array
 
 
 def write_json(path: Path, content: object) -> None:

@@ -84,7 +84,7 @@ class Tally:
         by_prompt: sums by the power of two below the prompt's length.
         by_response: the same by the response's length.
         sampling: expected acceptance where log-probabilities are given.
-        memory: samples of memory while it went on.
+        memory: samples of memory while the longest lane of requests went on.
         most: requests with the most tokens a step.
         least: those with the fewest.
     """
@@ -171,6 +171,11 @@ class Tally:
         if highlight is not None:
             keep_extremes(self.most, self.least, highlight)
 
+    def keep_memory(self, samples: list[MemorySample]) -> None:
+        """Keep a lane's samples if no longer lane has been seen."""
+        if samples and (not self.memory or samples[-1].tokens > self.memory[-1].tokens):
+            self.memory = samples
+
     def settle(self) -> None:
         """Bring the bins of path probability and of times up to date."""
         for histogram in (self.propose, self.extend, self.observe):
@@ -202,7 +207,7 @@ class Tally:
         return sum(abs(probs - hits) for probs, hits in pairs) / num_nodes
 
     def merge(self, other: Tally) -> None:
-        """Add another replay's sums; its memory samples come after this one's."""
+        """Add another replay's sums."""
         self.total.add(other.total)
         self.prompt_tokens += other.prompt_tokens
         for name in ("steps_by_accepted", "steps_by_drafted", "offered", "bin_nodes", "bin_hits"):
@@ -221,7 +226,7 @@ class Tally:
         self.sampling.accepted += other.sampling.accepted
         self.sampling.low += other.sampling.low
         self.sampling.high += other.sampling.high
-        self.memory += other.memory
+        self.keep_memory(other.memory)
         for highlight in (*other.most, *other.least):
             keep_extremes(self.most, self.least, highlight)
 

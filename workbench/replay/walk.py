@@ -18,7 +18,7 @@ from ...drafters.base import Drafter, Feedback, WantsTopIds
 from ...drafters.tree import ROOT, CandidateTree, IntArray
 from .expectation import expected_acceptance
 from .requests import OnTokens, RequestSource, TokenRequest
-from .samples import MIN_HIGHLIGHT_TOKENS, Highlight, every, sample_memory
+from .samples import MIN_HIGHLIGHT_TOKENS, Highlight, MemorySample, every, sample_memory
 from .tally import MAX_SAMPLES, Counts, Tally
 
 AS_LOGGED = 0
@@ -98,6 +98,7 @@ class Walk:
         """
         sample_every = every(num_tokens, MAX_SAMPLES)
         next_sample = 0
+        samples: list[MemorySample] = []
         started = 0
         clock = 0.0
         while self._heap or started < len(numbers):
@@ -118,8 +119,9 @@ class Walk:
             self._walked += running.position - before
             heapq.heappush(self._heap, (running.clock, running.order, running))
             if self._walked >= next_sample:
-                self._tally.memory.append(sample_memory(self._walked, running.drafter))
+                samples.append(sample_memory(self._walked, running.drafter))
                 next_sample += sample_every
+        self._tally.keep_memory(samples)
         self._tally.settle()
 
     def _may_start(self, request: TokenRequest) -> bool:

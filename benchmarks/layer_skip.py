@@ -86,7 +86,7 @@ def texts_of_model(args: argparse.Namespace, model: Any, tokenizer: Any) -> list
 def times(args: argparse.Namespace) -> None:
     model, tokenizer = load_for_benchmark(args.model)
     context = read_prompts(args.prompts, tokenizer, [])[0].token_ids
-    measured = measure_times(model, context, max_nodes=MAX_NODES, rounds=15)
+    measured = measure_times(model, context, max_nodes=MAX_NODES, rounds=25)
     update_results(NAME, {"machine": machine(), "times": asdict(measured)})
     print(measured)
 

@@ -20,6 +20,8 @@ from ..drafters.layer_skip.objective import SubLayerCosts
 from ..drafters.model_drafting import ModelDraftConfig
 from .default_model import cache_folder
 
+LAYER_SKIP = "layer_skip"
+"""The name under which ``generate`` knows what :func:`layer_skip_drafter` returns."""
 FORMAT = "freedraft-layer-skip"
 VERSION = 1
 _REFINE_EVERY = 64

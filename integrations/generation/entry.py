@@ -33,6 +33,7 @@ from ...verifier import TreeForward
 from ...verifier.tree_growth import TreeGrowth
 from ..budget import PADDED, BudgetConfig, PooledBudget
 from ..draft_guard import DraftGuard
+from ..layer_skip_file import LAYER_SKIP, layer_skip_drafter
 from ..statistics import StepReport
 from .decode_loop import DecodeLoop
 from .prompt_input import (
@@ -136,8 +137,9 @@ def generate(
             as it stands; apply a chat template first if the model wants one.
         tokenizer: needed for text and for ``stop_strings``.
         drafter: a name of :data:`freedraft.DRAFTER_NAMES`, ``corpus:`` and the path of a pool
-            file, a drafter to be kept over several calls, or ``None`` (also ``"none"``) for plain
-            decoding with the same loop.
+            file, ``"layer_skip"`` for the model's own layers (as the calibration found them), a
+            drafter to be kept over several calls, or ``None`` (also ``"none"``) for plain decoding
+            with the same loop.
         max_nodes: most candidate tokens of one row and step.
         cost_gate: verify only as many candidates as pay at the step times measured so far.
         seed: for sampling; an integer for the batch or one a row. Drawn from torch's default
@@ -268,7 +270,7 @@ def custom_generate(
         if on_step is not None:
             on_step(step)
 
-    drafter = _resolve(drafter, prediction)
+    drafter = _resolve(model, drafter, prediction)
     longest_text = min(rows[0].rules.max_length, max_context)
     # The last token is never a key, so a cache of fixed size need not hold it.
     target = TreeForward(model, cache, longest_text + max_nodes + 1, longest_text - 1)
@@ -298,7 +300,9 @@ def _split_config(
     return config, rest
 
 
-def _resolve(drafter: Drafter | str | None, prediction: Sequence[int] | None) -> Drafter | None:
+def _resolve(
+    model: PreTrainedModel, drafter: Drafter | str | None, prediction: Sequence[int] | None
+) -> Drafter | None:
     """Return the drafter of that name; one that takes predictions joins where there is one.
 
     Raises:
@@ -310,7 +314,7 @@ def _resolve(drafter: Drafter | str | None, prediction: Sequence[int] | None) ->
         if prediction is not None and not isinstance(drafter, TakesPrediction):
             raise ValueError(f"expected a drafter that takes predictions, got {drafter.name!r}")
         return drafter
-    named = create_drafter(drafter)
+    named = layer_skip_drafter(model) if drafter == LAYER_SKIP else create_drafter(drafter)
     if prediction is None or drafter == "phrase":
         return named
     return BlendDrafter([create_drafter("phrase"), named])

@@ -62,10 +62,19 @@ def test_the_cached_record_is_found_by_model_and_machine() -> None:
     own = freedraft.layer_skip_drafter(model, draft=ModelDraftConfig(max_depth=9))
     assert own.config.draft.max_depth == 9
     assert freedraft.layer_skip_drafter(deep_llama(seed=1)).config.skip is None
-    result = freedraft.generate(model, [1, 2, 3], drafter=drafter, max_new_tokens=8)
-    assert torch.equal(
-        torch.as_tensor(result), model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=8)
-    )
+    wanted = model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=40)
+    for chosen in (drafter, "layer_skip"):
+        result = freedraft.generate(
+            model,
+            [1, 2, 3],
+            drafter=chosen,
+            max_new_tokens=40,
+            cost_gate=False,
+            return_dict=True,
+        )
+        assert isinstance(result, freedraft.GenerationResult)
+        assert torch.equal(result.sequences, wanted)
+        assert result.statistics.drafted > 0 and result.statistics.switched_off == 0
 
 
 def test_a_record_of_another_model_is_refused(tmp_path: Path) -> None:

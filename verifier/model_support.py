@@ -25,9 +25,20 @@ class MaskPlan:
     Attributes:
         windows: for each kind of layer, the width of its sliding window, or ``None`` for full
             attention. One kind only: the mask is passed as it is; several: as a dictionary.
+        layer_kinds: the kind of each layer.
     """
 
     windows: dict[str, int | None]
+    layer_kinds: list[str]
+
+    @property
+    def layer_windows(self) -> list[int | None]:
+        """The width of each layer's sliding window, or ``None``."""
+        return [self.windows[kind] for kind in self.layer_kinds]
+
+    def first_layer(self, kind: str) -> int:
+        """Return the index of the first layer of that kind."""
+        return self.layer_kinds.index(kind)
 
 
 def plan_masks(model: PreTrainedModel) -> MaskPlan:
@@ -51,11 +62,14 @@ def plan_masks(model: PreTrainedModel) -> MaskPlan:
             )
     _check_attention(model)
     windows: dict[str, int | None] = {}
+    kinds: list[str] = []
     for layer in DynamicCache(config=config).layers:
         if type(layer) is DynamicLayer:
             windows["full_attention"] = None
+            kinds.append("full_attention")
         elif type(layer) is DynamicSlidingWindowLayer and not _is_chunked(config):
             width = windows.setdefault("sliding_attention", layer.sliding_window)
+            kinds.append("sliding_attention")
             if width != layer.sliding_window:
                 raise ValueError(
                     f"expected one sliding-window width, got {width} and {layer.sliding_window} "
@@ -67,7 +81,7 @@ def plan_masks(model: PreTrainedModel) -> MaskPlan:
                 f"{type(layer).__name__} in {name}: use it without a drafter through the model's "
                 f"own generate"
             )
-    return MaskPlan(windows)
+    return MaskPlan(windows, kinds)
 
 
 def _check_attention(model: PreTrainedModel) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
+from transformers.modeling_outputs import ModelOutput
 
 from ..drafters import CandidateTree
+from .caches import KeptColumns, LayerKeeper, keepers_of
 from .cpu.contiguous_cache import ContiguousCache
-from .kv_cache import check_cache, keep_accepted, select_rows
-from .layout import pack_trees
-from .masks import additive_mask, tree_positions
+from .layout import TreeBatch, pack_trees
+from .masks import Slots, additive_mask, tree_positions
 from .model_support import plan_masks
 
 
@@ -24,32 +26,51 @@ class TreeForward:
     the last, which is the root of the next step.
 
     Attributes:
-        cache: the key-value cache, left-aligned rows.
+        cache: the key-value cache.
         context_lengths: tokens of each row in the cache.
+        hidden_states: of the last forward, one ``(num_rows, width, hidden_size)`` for the
+            embeddings and each layer; empty unless asked for.
     """
 
     def __init__(
-        self, model: PreTrainedModel, cache: Cache | None = None, capacity: int = 0
+        self,
+        model: PreTrainedModel,
+        cache: Cache | None = None,
+        capacity: int = 0,
+        num_tokens: int = 0,
+        hidden_states: bool = False,
     ) -> None:
         """Check the model and the cache.
 
         Args:
             model: a decoder-only model; see :func:`.model_support.plan_masks`.
             cache: a cache to go on with (all rows equally long), or ``None``.
-            capacity: tokens of the longest row to come, for which a new cache leaves room.
+            capacity: slots that a new cache leaves room for, those of a step included.
+            num_tokens: tokens of the longest row to come, for which a cache of fixed size must
+                have room. Steps are cut to what is free beyond them.
+            hidden_states: keep the hidden states of each forward.
 
         Raises:
             ValueError: the model or the cache cannot verify trees.
         """
         self._model = model
         self._plan = plan_masks(model)
-        if cache is not None:
-            check_cache(cache)
         # Sliding layers too keep all their slots, so that they can be cut back; the window then
         # lives in the mask.
         self.cache: Cache = ContiguousCache(capacity) if cache is None else cache
+        self._keepers = keepers_of(self.cache, self._plan.layer_windows)
+        self._max_slots = min((k.capacity for k in self._keepers if k.capacity), default=None)
+        if self._max_slots is not None and self._max_slots < num_tokens:
+            raise ValueError(
+                f"expected a cache of fixed size with room for {num_tokens} tokens, got "
+                f"{self._max_slots}"
+            )
         self.context_lengths: list[int] = []
-        self._num_slots = 0  # physical length of the cache before the running step
+        self._num_slots = 0  # in use before the running step; a drafter may have moved them
+        self._width = 0  # columns of the running step
+        # Passed only where wanted: not every forward knows the option.
+        self._options = {"output_hidden_states": True} if hidden_states else {}
+        self.hidden_states: tuple[Tensor, ...] = ()
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """Run the prompts and return the logits after each one's last token.
@@ -63,38 +84,69 @@ class TreeForward:
             ``(num_rows, vocab_size)`` logits.
 
         Raises:
-            ValueError: a prompt is not longer than the cached part.
+            ValueError: a prompt is not longer than the cached part, or there are more rows than
+                the cache keeps exactly.
         """
-        start = self.cache.get_seq_length()
+        start = self._num_slots = int(self.cache.get_seq_length())
         lengths = [len(prompt) for prompt in prompts]
         if min(lengths) <= start:
             raise ValueError(
                 f"expected prompts longer than the {start} cached tokens, got {min(lengths)}"
             )
+        most = min((k.max_rows for k in self._keepers if k.max_rows), default=len(prompts))
+        if len(prompts) > most:
+            raise ValueError(
+                f"expected a batch of {most} with a cache that is quantised in groups of tokens "
+                f"(rows of different lengths would be quantised at other times than in plain "
+                f"decoding), got {len(prompts)}"
+            )
         device = self._model.device
-        width = max(lengths) - start
+        width = self._width = max(lengths) - start
         input_ids = torch.zeros((len(prompts), width), dtype=torch.int64)
         for row, prompt in enumerate(prompts):
             input_ids[row, : len(prompt) - start] = torch.as_tensor(prompt[start:])
         last = torch.tensor([[length - start - 1] for length in lengths], device=device)
-        # Padding stands to the right of a row's own tokens, where causal attention hides it, so
-        # no mask is needed; its slots are beyond the row's context length ever after.
-        output = self._model(
-            input_ids=input_ids.to(device),
-            position_ids=torch.arange(start, start + width, device=device)[None],
-            cache=self.cache,
-            use_cache=True,
-            logits_to_keep=1 if len(prompts) == 1 else last,
-        )
-        self.context_lengths = lengths
-        logits: Tensor = output.logits[:, 0]
+        with self._step_layers(start):
+            # Padding stands to the right of a row's own tokens, where causal attention hides it,
+            # so no mask is needed; its slots are beyond the row's context length ever after.
+            output: ModelOutput = self._model(
+                input_ids=input_ids.to(device),
+                position_ids=torch.arange(start, start + width, device=device)[None],
+                cache=self.cache,
+                use_cache=True,
+                logits_to_keep=1 if len(prompts) == 1 else last,
+                **self._options,
+            )
+        self._take_hidden_states(output)
+        self._keepers += keepers_of(self.cache)[len(self._keepers) :]
+        self._keep([start] * len(prompts), [range(length - start) for length in lengths])
+        logits: Tensor = output["logits"][:, 0]
         return logits
+
+    def fit(self, trees: Sequence[CandidateTree]) -> list[CandidateTree]:
+        """Cut trees to what the next step can verify exactly.
+
+        Args:
+            trees: one a row.
+
+        Returns:
+            The trees, without what is too deep for a quantised cache or has no slot in one of
+            fixed size. What is cut does not depend on a node's own token.
+        """
+        max_depth = min((k.max_depth for k in self._keepers if k.max_depth is not None), default=-1)
+        fitted = list(trees)
+        if max_depth >= 0:
+            fitted = [tree.cut(tree.num_nodes, max_depth) for tree in fitted]
+        if self._max_slots is not None:
+            room = max(self._max_slots - int(self.cache.get_seq_length()) - 1, 0)
+            fitted = [tree if tree.num_nodes <= room else tree.keep(range(room)) for tree in fitted]
+        return fitted
 
     def forward(self, trees: Sequence[CandidateTree], root_ids: Sequence[int]) -> Tensor:
         """Score all nodes of all rows in one forward.
 
         Args:
-            trees: one a row; an empty tree decodes plainly.
+            trees: one a row, as :meth:`fit` returns them; an empty tree decodes plainly.
             root_ids: last committed token of each row.
 
         Returns:
@@ -103,23 +155,21 @@ class TreeForward:
         """
         device = self._model.device
         batch = pack_trees(trees, root_ids, device)
-        num_slots = self._num_slots = self.cache.get_seq_length()
+        self._width = batch.width
+        self._num_slots = int(self.cache.get_seq_length())
         lengths = torch.tensor(self.context_lengths, device=device)
-        plain = batch.width == 1 and min(self.context_lengths) == num_slots
-        masks = {
-            kind: None
-            if plain and (window is None or num_slots < window)
-            else additive_mask(batch, lengths, num_slots, self._model.dtype, window)
-            for kind, window in self._plan.windows.items()
-        }
-        output = self._model(
-            input_ids=batch.input_ids,
-            attention_mask=next(iter(masks.values())) if len(masks) == 1 else masks,
-            position_ids=tree_positions(batch, lengths),
-            cache=self.cache,
-            use_cache=True,
-        )
-        logits: Tensor = output.logits
+        masks = self._masks(batch, lengths)
+        with self._step_layers(self._num_slots):
+            output: ModelOutput = self._model(
+                input_ids=batch.input_ids,
+                attention_mask=next(iter(masks.values())) if len(masks) == 1 else masks,
+                position_ids=tree_positions(batch, lengths),
+                cache=self.cache,
+                use_cache=True,
+                **self._options,
+            )
+        self._take_hidden_states(output)
+        logits: Tensor = output["logits"]
         return logits
 
     def commit(self, accepted: Sequence[Sequence[int]]) -> None:
@@ -129,11 +179,53 @@ class TreeForward:
             accepted: node indices of each row, from the root's child down.
         """
         columns = [[0, *(node + 1 for node in path)] for path in accepted]
-        self.context_lengths = keep_accepted(
-            self.cache, self.context_lengths, self._num_slots, columns
-        )
+        self._keep(self.context_lengths, columns)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep the given rows, in that order; the others are done."""
-        select_rows(self.cache, rows)
         self.context_lengths = [self.context_lengths[row] for row in rows]
+        num_dropped = int(self.cache.get_seq_length()) - max(self.context_lengths)
+        for keeper in self._keepers:
+            keeper.select(torch.tensor(rows), num_dropped)
+
+    def _masks(self, batch: TreeBatch, lengths: Tensor) -> dict[str, Tensor | None]:
+        """Return the mask of each kind of layer, ``None`` where one column sees all keys."""
+        masks: dict[str, Tensor | None] = {}
+        plain = batch.width == 1 and min(self.context_lengths) == self._num_slots
+        for kind, window in self._plan.windows.items():
+            slots = self._slots(kind, batch.width)
+            sees_all = window is None or slots.num_used < window
+            if plain and sees_all and slots.num_unused == 0:
+                masks[kind] = None
+            else:
+                masks[kind] = additive_mask(batch, lengths, slots, self._model.dtype, window)
+        return masks
+
+    def _slots(self, kind: str, width: int) -> Slots:
+        """Return where the keys of one kind of layer stand in the running step."""
+        keeper = self._keepers[self._plan.first_layer(kind)]
+        if keeper.right_aligned:
+            return Slots(keeper.num_slots, right_aligned=True)
+        unused = 0 if keeper.capacity is None else keeper.capacity - self._num_slots - width
+        return Slots(self._num_slots, num_unused=unused)
+
+    def _keep(self, lengths: Sequence[int], columns: Sequence[Sequence[int]]) -> None:
+        kept = KeptColumns(lengths, self._num_slots, self._width, columns)
+        for keeper in self._keepers:
+            keeper.keep(kept)
+        self.context_lengths = kept.new_lengths
+
+    @contextmanager
+    def _step_layers(self, length: int) -> Iterator[None]:
+        """Let the keepers' layers stand in the cache while the model runs."""
+        own = list(self.cache.layers)
+        keepers: list[LayerKeeper] = self._keepers
+        self.cache.layers[: len(keepers)] = [keeper.begin(length) for keeper in keepers]
+        try:
+            yield
+        finally:
+            self.cache.layers[: len(own)] = own
+
+    def _take_hidden_states(self, output: ModelOutput) -> None:
+        if self._options:
+            self.hidden_states = tuple(output["hidden_states"])

@@ -17,7 +17,7 @@ from transformers.cache_utils import DynamicLayer
 
 from ..drafters import ROOT, RequestId
 from ..drafters.model_drafting.runner import NewNodes
-from .kv_cache import keep_accepted
+from .caches import keep_accepted
 from .model_support import MaskPlan, plan_masks
 from .tree_forward import TreeForward
 
@@ -80,7 +80,7 @@ class TreeGrowth:
         """
         first = self._visible.shape[1]
         if first == 0:
-            self._check_cache()
+            self._layers()  # checked before anything is appended
             self._clear()
             self._num_slots = self._target.cache.get_seq_length()
         input_ids = self._append(nodes)
@@ -106,7 +106,7 @@ class TreeGrowth:
         Raises:
             ValueError: a cache that cannot be cut back.
         """
-        self._check_cache()
+        self._layers()  # checked before anything is appended
         self._num_slots = self._target.cache.get_seq_length()
         width = max(map(len, recent))
         input_ids = torch.zeros((len(recent), width), dtype=torch.int64)
@@ -141,17 +141,25 @@ class TreeGrowth:
         self._target.select(rows)
         self.request_ids = [self.request_ids[row] for row in rows]
 
-    def _check_cache(self) -> None:
+    def _layers(self) -> list[DynamicLayer]:
+        """Return the cache's layers.
+
+        Raises:
+            ValueError: one from which a draft cannot be dropped.
+        """
+        layers: list[DynamicLayer] = []
         for layer in self._target.cache.layers:
             if not isinstance(layer, DynamicLayer) or not layer.is_croppable or layer.is_sliding:
                 raise ValueError(
                     f"expected a cache of full-length dynamic layers to draft on, got "
                     f"{type(layer).__name__}, from which a draft cannot be dropped"
                 )
+            layers.append(layer)
+        return layers
 
     def _drop(self) -> None:
         """Cut the cache to the context, each layer by its own length: some did not run."""
-        for layer in self._target.cache.layers:
+        for layer in self._layers():
             layer.crop(min(self._num_slots - layer.get_seq_length(), 0))
 
     def _clear(self) -> None:

@@ -40,17 +40,26 @@ def check_options(
             raise ValueError(f"expected {option}=False: it is not available with freedraft")
 
 
+KEPT_IMPLEMENTATIONS = ("static", "quantized")
+"""Caches of these kinds are used as transformers prepares them."""
+
+
 def usable_cache(config: GenerationConfig, model_kwargs: dict[str, Any]) -> Cache | None:
-    """Return the caller's own cache; what transformers has prepared is replaced by ours."""
+    """Return the caller's own cache, or one of a kind that was asked for by name.
+
+    The dynamic cache that transformers prepares otherwise is replaced by ours.
+    """
     cache: Cache | None = model_kwargs.pop("cache", None)
     if not model_kwargs.pop("use_cache", True):
         raise ValueError("expected use_cache=True, got False: verification needs the cache")
-    if config.cache_implementation is not None and config.cache_implementation != "dynamic":
+    implementation = config.cache_implementation
+    if implementation not in (None, "dynamic", *KEPT_IMPLEMENTATIONS):
         raise ValueError(
-            f"expected cache_implementation None or 'dynamic', got "
-            f"{config.cache_implementation!r}, which cannot be cut back to the accepted tokens"
+            f"expected cache_implementation None, 'dynamic', 'static' or 'quantized', got "
+            f"{implementation!r}: its keys and values are moved away while a step runs"
         )
-    return cache if getattr(cache, "_is_user_defined", False) else None
+    is_wanted = implementation in KEPT_IMPLEMENTATIONS or getattr(cache, "_is_user_defined", False)
+    return cache if is_wanted else None
 
 
 def check_model_kwargs(

@@ -62,7 +62,7 @@ class StubTokenizer:
         (PROMPT, {"num_beams": 2}, "greedy search or sampling, got beam_search"),
         (PROMPT, {"output_hidden_states": True}, "output_hidden_states=False"),
         (PROMPT, {"use_cache": False}, "use_cache=True, got False"),
-        (PROMPT, {"cache_implementation": "static"}, "got 'static'"),
+        (PROMPT, {"cache_implementation": "offloaded"}, "got 'offloaded'"),
         (PROMPT, {"stop_strings": ["x"]}, "expected a tokenizer beside stop_strings"),
         (PROMPT, {"do_sample": True, "seed": [1, 2]}, "expected one seed or 1, got 2"),
         (PROMPT, {"max_nwe_tokens": 3}, "max_nwe_tokens"),
@@ -87,9 +87,9 @@ def test_each_is_a_clear_error(
         freedraft.generate(model, prompt, **{"max_new_tokens": 4, **options})
 
 
-def test_a_static_cache_is_refused(model: LlamaForCausalLM) -> None:
-    cache = StaticCache(config=model.config, max_cache_len=64)
-    with pytest.raises(ValueError, match="got StaticLayer"):
+def test_a_static_cache_without_room_is_refused(model: LlamaForCausalLM) -> None:
+    cache = StaticCache(config=model.config, max_cache_len=9)
+    with pytest.raises(ValueError, match="room for 10 tokens, got 9"):
         freedraft.generate(model, PROMPT, max_new_tokens=4, cache=cache)
 
 

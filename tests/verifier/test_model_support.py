@@ -83,6 +83,7 @@ def test_a_mask_without_the_window_would_be_wrong() -> None:
         for windows in ({"sliding_attention": 6}, {"full_attention": None}):
             target = TreeForward(model)
             object.__setattr__(target._plan, "windows", windows)
+            object.__setattr__(target._plan, "layer_kinds", list(windows) * 2)
             target.prefill([prompt])
             logits.append(target.forward([tree], [13])[0, 4])
     torch.testing.assert_close(logits[0], wanted)

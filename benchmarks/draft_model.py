@@ -18,7 +18,7 @@ results/draft_model.json.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from model_drafting_runs import (
     Run,
     load_for_benchmark,
     machine,
+    plain_texts,
     print_rows,
     read_prompts,
     read_results,
@@ -65,6 +66,10 @@ DRAWN = {
     "drawn tree": ModelDraftConfig(
         max_depth=4, width=2, branches=2, confidence=0.2, temperature=0.8, gate=False
     ),
+}
+DECODINGS: dict[str, tuple[dict[str, Any], dict[str, ModelDraftConfig]]] = {
+    "greedy": (GREEDY, {shape: SHAPES[shape] for shape in ("chain of 4", "tree")}),
+    "temperature 0.8": (SAMPLING, {"chain of 4": SHAPES["chain of 4"], **DRAWN}),
 }
 COLUMNS = (
     "workload",
@@ -150,14 +155,12 @@ def sibling(args: argparse.Namespace) -> None:
     vocabulary = VocabularyMap.identity(model.config.vocab_size, draft.config.vocab_size)
     steps = read_results("layer_skip.json")["times"]["step_costs"]
     rows: list[dict[str, Any]] = []
-    decodings: dict[str, tuple[dict[str, Any], dict[str, ModelDraftConfig]]] = {
-        "greedy": (GREEDY, {k: SHAPES[k] for k in ("chain of 4", "tree")}),
-        "temperature 0.8": (SAMPLING, {"chain of 4": SHAPES["chain of 4"], **DRAWN}),
-    }
     for workload in dict.fromkeys(prompt.workload for prompt in prompts):
         chosen = [prompt for prompt in prompts if prompt.workload == workload]
-        for decoding, (options, shapes) in decodings.items():
-            plain: dict[str, list[int]] | None = {} if decoding == "greedy" else None
+        for decoding, (options, shapes) in DECODINGS.items():
+            plain: dict[str, list[int]] | None = None
+            if options is GREEDY:
+                plain = plain_texts(model, chosen, args.new_tokens)
             drafters: dict[str, Callable[[], Drafter]] = {
                 "blend": partial(freedraft.create_drafter, "blend"),
                 **{
@@ -165,8 +168,6 @@ def sibling(args: argparse.Namespace) -> None:
                     for shape, config in shapes.items()
                 },
             }
-            if plain is not None:
-                run_plain(model, chosen, options, args.new_tokens, plain)
             for arm, make_drafter in drafters.items():
                 run = run_arm(
                     model,
@@ -178,23 +179,13 @@ def sibling(args: argparse.Namespace) -> None:
                     plain=plain,
                 )
                 row = {"workload": workload, "decoding": decoding, "arm": arm}
-                same_size = run.row(1.0, steps)
                 row |= run.row(SIBLING_COST, steps)
-                row["speedup_measured_same_size"] = same_size["speedup_measured"]
-                row["speedup_flat_same_size"] = same_size["speedup_flat"]
+                for times in ("measured", "flat"):
+                    same_size = run.row(1.0, steps)[f"speedup_{times}"]
+                    row[f"speedup_{times}_same_size"] = same_size
                 rows.append(row)
                 update_results(NAME, {"machine": machine(), "sibling": rows})
                 print_rows(rows[-1:], COLUMNS)
-
-
-def run_plain(
-    model: Any,
-    prompts: Sequence[Any],
-    options: dict[str, Any],
-    new_tokens: int,
-    plain: dict[str, list[int]],
-) -> None:
-    run_arm(model, NgramDrafter, prompts, options, new_tokens=new_tokens, max_nodes=0, plain=plain)
 
 
 PIECES = {"scripted": scripted, "sibling": sibling}

@@ -19,6 +19,7 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from model_drafting_runs import (
     SAMPLING,
     load_for_benchmark,
     machine,
+    plain_texts,
     print_rows,
     read_prompts,
     read_results,
@@ -164,48 +166,16 @@ def arms(args: argparse.Namespace) -> None:
     prompts = read_prompts(args.prompts, tokenizer, args.only)
     kept = read_results(NAME)
     costs = SubLayerCosts(**kept["times"]["costs"])
-    steps = kept["times"]["step_costs"]
-    layers = costs.num_layers
-    sets = {
-        "found": skip_of(kept["search"]["measured"]["best"]),
-        "3 layers of 30": SkipSet.uniform(0.1, layers),
-        "the last 3": SkipSet.exit_at(layers - 3, layers),
-    }
+    found = skip_of(kept["search"]["measured"]["best"])
     rows: list[dict[str, Any]] = kept.get("arms", [])
     done = {(row["workload"], row["decoding"], row["arm"]) for row in rows}
     for workload in dict.fromkeys(prompt.workload for prompt in prompts):
         chosen = [prompt for prompt in prompts if prompt.workload == workload]
         for decoding, (options, shapes) in SHAPES.items():
-            plain: dict[str, list[int]] | None = {} if decoding == "greedy" else None
-            drafters: dict[str, tuple[Callable[[], Drafter], float]] = {
-                "ngram": (NgramDrafter, 0.0),
-                "blend": (lambda: freedraft.create_drafter("blend"), 0.0),
-            }
-            for shape, config in shapes.items():
-                for name, skip in sets.items():
-                    drafters[f"{name}, {shape}"] = (
-                        lambda s=skip, c=config: LayerSkipDrafter(LayerSkipConfig(s, c)),
-                        costs.draft_cost(skip),
-                    )
-            drafters["ngram, then found"] = (
-                lambda: BlendDrafter(
-                    [NgramDrafter()],
-                    fallbacks=[LayerSkipDrafter(LayerSkipConfig(sets["found"], CHAIN))],
-                    clock=lambda: 0.0,  # asked whatever it costs: this table predicts the cost
-                ),
-                costs.draft_cost(sets["found"]),
-            )
-            if plain is not None and any((workload, decoding, a) not in done for a in drafters):
-                run_arm(
-                    model,
-                    NoDrafter,
-                    chosen,
-                    options,
-                    new_tokens=args.new_tokens,
-                    max_nodes=0,
-                    plain=plain,
-                )
-            for arm, (make_drafter, draft_cost) in drafters.items():
+            plain: dict[str, list[int]] | None = None
+            if options is GREEDY:
+                plain = plain_texts(model, chosen, args.new_tokens)
+            for arm, (make_drafter, cost) in arms_of(shapes, found, costs).items():
                 if (workload, decoding, arm) in done:
                     continue
                 run = run_arm(
@@ -218,13 +188,37 @@ def arms(args: argparse.Namespace) -> None:
                     plain=plain,
                 )
                 row = {"workload": workload, "decoding": decoding, "arm": arm}
-                rows.append(row | run.row(draft_cost, steps))
+                rows.append(row | run.row(cost, kept["times"]["step_costs"]))
                 update_results(NAME, {"arms": rows})
                 print_rows(rows[-1:], COLUMNS)
 
 
-class NoDrafter(NgramDrafter):
-    """Asked for nothing, as the budget has no nodes: plain decoding."""
+def arms_of(
+    shapes: dict[str, ModelDraftConfig], found: SkipSet, costs: SubLayerCosts
+) -> dict[str, tuple[Callable[[], Drafter], float]]:
+    """Return what makes each arm's drafter, and the cost of one of its forwards."""
+    layers = costs.num_layers
+    sets = {
+        "found": found,
+        "3 layers of 30": SkipSet.uniform(0.1, layers),
+        "the last 3": SkipSet.exit_at(layers - 3, layers),
+    }
+    drafters: dict[str, tuple[Callable[[], Drafter], float]] = {
+        "ngram": (NgramDrafter, 0.0),
+        "blend": (partial(freedraft.create_drafter, "blend"), 0.0),
+    }
+    for shape, config in shapes.items():
+        for name, skip in sets.items():
+            make = partial(LayerSkipDrafter, LayerSkipConfig(skip, config))
+            drafters[f"{name}, {shape}"] = (make, costs.draft_cost(skip))
+
+    def cascade() -> Drafter:
+        skipper = LayerSkipDrafter(LayerSkipConfig(found, CHAIN))
+        # By this clock nothing costs time, so it is always asked; the table predicts its cost.
+        return BlendDrafter([NgramDrafter()], fallbacks=[skipper], clock=lambda: 0.0)
+
+    drafters["ngram, then found"] = (cascade, costs.draft_cost(found))
+    return drafters
 
 
 def gate(args: argparse.Namespace) -> None:

@@ -148,7 +148,7 @@ def run_arm(
         options: of sampling.
         new_tokens: most tokens of an answer.
         max_nodes: most nodes of a step.
-        plain: greedy texts by prompt; filled where missing, compared where there.
+        plain: greedy texts by prompt, to compare with.
     """
     total = np.zeros(4, np.int64)
     same = True
@@ -169,9 +169,27 @@ def run_arm(
             # the prompt's own step drafts nothing and emits one token
             total += (counts.steps - 1, counts.emitted - 1, counts.drafted, counts.accepted)
             if plain is not None:
-                same &= plain.setdefault(prompt.name, result.token_ids[0]) == result.token_ids[0]
+                same &= plain[prompt.name] == result.token_ids[0]
     steps, emitted, drafted, accepted = total.tolist()
     return Run(steps, emitted, drafted, accepted, forwards.count, None if plain is None else same)
+
+
+def plain_texts(
+    model: transformers.PreTrainedModel, prompts: Sequence[Prompt], new_tokens: int
+) -> dict[str, list[int]]:
+    """Return each prompt's greedy text, token by token."""
+    texts: dict[str, list[int]] = {}
+    for prompt in prompts:
+        result = freedraft.generate(
+            model,
+            prompt.token_ids,
+            drafter=None,
+            max_new_tokens=new_tokens,
+            do_sample=False,
+            return_dict=True,
+        )
+        texts[prompt.name] = result.token_ids[0]
+    return texts
 
 
 def machine() -> dict[str, Any]:

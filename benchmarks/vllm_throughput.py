@@ -51,7 +51,6 @@ def measure(arguments: argparse.Namespace, raw: dict[str, Any]) -> int:
     ]
     if not todo:
         return 0
-    stop_at = time.monotonic() + 60 * arguments.minutes
     methods = arguments.methods or list(METHODS)
     engines = {
         name: EngineProcess(
@@ -59,6 +58,24 @@ def measure(arguments: argparse.Namespace, raw: dict[str, Any]) -> int:
         )
         for name in methods
     }
+    try:
+        run_cells(arguments, engines, cells, todo, raw)
+    finally:
+        for engine in engines.values():
+            engine.close()
+    return len(todo)
+
+
+def run_cells(
+    arguments: argparse.Namespace,
+    engines: dict[str, EngineProcess],
+    cells: dict[str, list[str]],
+    todo: list[tuple[int, str]],
+    raw: dict[str, Any],
+) -> None:
+    """Measure cell by cell, and take what is measured off the list."""
+    stop_at = time.monotonic() + 60 * arguments.minutes
+    methods = list(engines)
     warm = {"prompts": ["Say hello."], "sampling": [{"temperature": 0.0, "max_tokens": 16}]}
     for engine in engines.values():
         engine.ask(**warm)
@@ -80,9 +97,6 @@ def measure(arguments: argparse.Namespace, raw: dict[str, Any]) -> int:
         raw[f"{cell} #{number}"] = {"answers": answers, "identical": same}
         arguments.raw.write_text(json.dumps(raw))
         print(cell, number, {k: round(v["tokens"] / v["seconds"], 1) for k, v in answers.items()})
-    for engine in engines.values():
-        engine.close()
-    return len(todo)
 
 
 def summarize(raw: dict[str, Any]) -> dict[str, Any]:

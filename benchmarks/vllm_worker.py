@@ -44,6 +44,12 @@ METHODS: dict[str, dict[str, Any]] = {
     },
 }
 """Arguments of ``LLM`` by method; each drafts from its own request only."""
+KEPT_COUNTS = (
+    "vllm:num_preemptions_total",
+    "vllm:spec_decode_num_draft_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_total",
+    "vllm:generation_tokens_total",
+)
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -93,7 +99,7 @@ class EngineProcess:
         raise RuntimeError(f"the engine ended with {self._process.wait()}")
 
     def close(self) -> None:
-        """End the process."""
+        """End the process; one that has died already is fine."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(timeout=60)
@@ -104,15 +110,40 @@ def read_prompts(path: str | Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in Path(path).read_text().splitlines() if line.strip()]
 
 
+def make_parameters(values: dict[str, Any]) -> Any:
+    """Return vLLM's sampling parameters; ``json_schema`` stands for a structured output."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    values = dict(values)
+    schema = values.pop("json_schema", None)
+    if schema is not None:
+        values["structured_outputs"] = StructuredOutputsParams(json=schema)
+    return SamplingParams(**values)
+
+
+def read_counts() -> dict[str, float]:
+    """Return this process's counts by name, labels dropped."""
+    from prometheus_client import REGISTRY
+
+    counts: dict[str, float] = {}
+    for family in REGISTRY.collect():
+        for sample in family.samples:
+            if sample.name.startswith("freedraft_") or sample.name in KEPT_COUNTS:
+                counts[sample.name] = counts.get(sample.name, 0.0) + sample.value
+    return counts
+
+
 def serve(model: str, arguments: dict[str, Any]) -> None:
     """Answer jobs from standard input until it ends."""
-    from vllm import LLM, SamplingParams
+    from vllm import LLM
 
     base = {
         "dtype": "float32",
         "enforce_eager": True,
         "max_num_seqs": 8,
         "max_model_len": 2048,
+        "kv_cache_memory_bytes": 512 << 20,
         "disable_log_stats": False,
         "enable_prefix_caching": False,  # every round computes the whole prompt
     }
@@ -120,7 +151,7 @@ def serve(model: str, arguments: dict[str, Any]) -> None:
     for line in sys.stdin:
         job = json.loads(line)
         chats = [[{"role": "user", "content": prompt}] for prompt in job["prompts"]]
-        parameters = [SamplingParams(**values) for values in job["sampling"]]
+        parameters = [make_parameters(values) for values in job["sampling"]]
         started_at, cpu_at = time.perf_counter(), time.process_time()
         outputs = llm.chat(chats, parameters, use_tqdm=False)
         answer = {

@@ -11,11 +11,11 @@ from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
 from ..drafters import DEFAULT_NAMESPACE, CandidateTree
 from .engine_config import (
-    BUDGET_FULL,
     SHARE_BY_SALT,
     EngineConfig,
     create_engine_drafter,
 )
+from .ignored_settings import refuse_ignored
 from .joined_text import JoinedText
 from .placeholder_ids import placeholder_ids_of
 from .request_book import RequestBook
@@ -23,6 +23,13 @@ from .sglang_trees import BoolArray, IntArray64, pack_trees
 
 CONFIG_VARIABLE = "FREEDRAFT_SGLANG_CONFIG"
 """Environment variable with the settings, as JSON or as the path of a JSON file."""
+
+_IGNORED = {
+    "schedule": "it verifies the same number of tokens in each step",
+    "calibration": "it verifies the same number of tokens in each step",
+    "warm_file": "warm files are vLLM's so far",
+    "mend": "it mends nothing there",
+}
 
 logger = logging.getLogger("freedraft")
 
@@ -134,17 +141,8 @@ def read_config(source: str) -> EngineConfig:
         ValueError: a setting is wrong, or one that this engine would ignore.
         OSError: a file cannot be read.
     """
-    config = EngineConfig.load(source) if source else EngineConfig(budget=BUDGET_FULL)
-    ignored = [
-        name
-        for name in ("schedule", "calibration", "warm_file")
-        if getattr(config, name) is not None
-    ]
-    if ignored:
-        raise ValueError(
-            f"expected settings that SGLang can obey, got {ignored[0]}: it verifies the same "
-            "number of tokens in each step, and warm files are vLLM's so far"
-        )
+    config = EngineConfig.load(source) if source else EngineConfig()
+    refuse_ignored(config, "SGLang", _IGNORED)
     return config
 
 

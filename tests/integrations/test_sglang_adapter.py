@@ -651,7 +651,7 @@ def test_namespaces_are_the_engines_extra_keys(worker: Any) -> None:
     assert [worker._namespace_of(request) for request in requests] == ["salt", ""]
     from freedraft.integrations.engine_config import EngineConfig
 
-    worker.open_book(EngineConfig(sharing="none", budget="full"))
+    worker.open_book(EngineConfig(sharing="none"))
     assert [worker._namespace_of(request) for request in requests] == ["a", "b"]
 
 

@@ -1,0 +1,16 @@
+"""What the adapter to TensorRT-LLM declares about itself."""
+
+from .engine_support import CHAIN, CONTRACT, EngineSupport
+
+SUPPORT = EngineSupport(
+    name="TensorRT-LLM",
+    package="tensorrt_llm",
+    version="1.0 to the newest read",
+    how="`LLM(speculative_config=create_decoding_config(...))`",
+    shape=CHAIN,
+    families="all but those that need the model's layers",
+    sampling="what the engine's user-provided drafters have; no state-space models",
+    evidence=CONTRACT,
+    tested_on="recorded signatures and simulated steps; never run on the engine",
+    page="tensorrt-llm.md",
+)

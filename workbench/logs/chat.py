@@ -27,7 +27,7 @@ def is_chat_record(record: Record) -> bool:
         "messages" in record
         or "choices" in record
         or (
-            isinstance(record.get("response"), dict)
+            isinstance(record.get("response", ""), dict | None)
             and any(isinstance(record.get(key), dict) for key in ("request", "body"))
         )
     )

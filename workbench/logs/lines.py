@@ -55,12 +55,17 @@ def read_lines(
             while data := file.readline(max_line_bytes + 1):
                 number += 1
                 size = len(data)
-                if size > max_line_bytes and not data.endswith(b"\n"):
+                is_long = size > max_line_bytes and not data.endswith(b"\n")
+                if is_long:
                     size += _pass_over(file, max_line_bytes)
                 offset += size
-                if data.strip():
-                    place = f"{path}:{number}"
-                    yield _decode(data, size, max_line_bytes, place, number, offset)
+                place = f"{path}:{number}"
+                if is_long:
+                    message = f"expected a line of at most {max_line_bytes} bytes, got {size}"
+                    error = LogError(place, "long line", message)
+                    yield Line(number, offset, "", True, error)
+                elif data.strip():
+                    yield _decode(data, place, number, offset)
     except OSError as error:
         raise LogError(
             str(path), "unreadable", f"cannot be read: {error.strerror or error}"
@@ -77,15 +82,8 @@ def _pass_over(file: BinaryIO, chunk: int) -> int:
     return size
 
 
-def _decode(data: bytes, size: int, max_line_bytes: int, place: str, number: int, end: int) -> Line:
-    complete = size > len(data) or data.endswith(b"\n")
-    if size > max_line_bytes + 1:
-        error = LogError(
-            place,
-            "long line",
-            f"expected a line of at most {max_line_bytes} bytes, got {size}",
-        )
-        return Line(number, end, "", complete, error)
+def _decode(data: bytes, place: str, number: int, end: int) -> Line:
+    complete = data.endswith(b"\n")
     if number == 1:
         if data[:2] in _BOMS:
             error = LogError(place, "encoding", f"expected UTF-8 text, got {_BOMS[data[:2]]}")

@@ -131,9 +131,9 @@ def parse_object(text: str, place: str, *, complete: bool = True) -> Record:
     try:
         record: object = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        what = getattr(error, "msg", "nested too deeply")
+        what = str(getattr(error, "msg", "nested too deeply")).removesuffix(" at")
         at = getattr(error, "colno", 1)
-        cut = not complete or at >= len(text.rstrip())
+        cut = not complete or at >= len(text.rstrip()) or what.startswith("Unterminated string")
         raise LogError(
             place,
             "cut off" if cut else "not JSON",

@@ -20,6 +20,8 @@ class BudgetConfig:
         schedule: most nodes of a request by the number of requests from which on it holds, for
             example ``{1: 16, 8: 4, 32: 0}``; with it the times decide nothing.
         memory: expected accepted tokens over which a request's correction is averaged.
+        margin: how much better than plain decoding a step with drafts must look; probabilities
+            and times are estimates, and of many the best is too good to be true.
         sleep_after: steps in a row without an accepted token after which a request is asked for
             drafts only now and then.
         sleep_period: a sleeping request is asked once in so many steps.
@@ -32,6 +34,7 @@ class BudgetConfig:
     layout: str = FLAT
     schedule: Mapping[int, int] | None = None
     memory: float = 30.0
+    margin: float = 0.1
     sleep_after: int = 32
     sleep_period: int = 8
     test_after: int = 256
@@ -45,8 +48,10 @@ class BudgetConfig:
         """
         if self.layout not in (FLAT, PADDED):
             raise ValueError(f"expected layout {FLAT!r} or {PADDED!r}, got {self.layout!r}")
-        if self.memory <= 0:
-            raise ValueError(f"expected memory > 0, got {self.memory}")
+        if self.memory <= 0 or self.margin < 0:
+            raise ValueError(
+                f"expected memory > 0 and margin >= 0, got {self.memory} and {self.margin}"
+            )
         counts = (self.sleep_after, self.sleep_period, self.test_after, self.test_nodes)
         if min(counts) < 1:
             raise ValueError(

@@ -143,9 +143,8 @@ class PooledBudget:
         self._records.pop(request_id, None)
 
     def correction(self, request_id: RequestId) -> float:
-        """Return the factor on a request's path probabilities, 1 while nothing is known."""
-        record = self._records.get(request_id)
-        return 1.0 if record is None else record.correction
+        """Return the factor on a request's path probabilities: how honest they have been."""
+        return self._records.get(request_id, RequestRecord()).correction
 
     def _record(self, request_id: RequestId) -> RequestRecord:
         record = self._records.get(request_id)
@@ -171,7 +170,7 @@ class PooledBudget:
     def _pooled_counts(self, probs: Sequence[FloatArray]) -> list[int]:
         sizes = [row.size for row in probs]
         widths = 1 + np.arange(sum(sizes) + 1) / len(probs)
-        costs = self.costs.relative(len(probs), widths)
+        costs = self._costs(len(probs), widths)
         return list(map(int, pooled_choice(np.concatenate(probs), sizes, costs)))
 
     def _padded_counts(self, probs: Sequence[FloatArray]) -> list[int]:
@@ -179,8 +178,14 @@ class PooledBudget:
         gains = np.zeros(widest, np.float32)  # of each further column, all rows together
         for row in probs:
             gains[: row.size] += np.sort(row)[::-1]
-        costs = self.costs.relative(len(probs), np.arange(1, widest + 2))
+        costs = self._costs(len(probs), np.arange(1, widest + 2))
         return [choose_num_nodes(gains, len(probs), costs)] * len(probs)
+
+    def _costs(self, num_requests: int, widths: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Return the relative times of the widths, those with drafts by the margin dearer."""
+        costs = self.costs.relative(num_requests, widths)
+        costs[1:] *= 1 + self.config.margin
+        return costs
 
     def _tested(self, counts: list[int]) -> list[int]:
         """Return the counts, or a few nodes each when nothing has been verified for long."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ...drafters import ROOT, CandidateTree
 
-_PRIOR = 4.0  # expected accepted tokens for which a drafter is believed before there is a record
+# What a request's record begins with: of so many promised tokens so many came true.
+_PRIOR_EXPECTED, _PRIOR_ACCEPTED = 4.0, 2.0
 _MOST_CORRECTION = 1.5
 _FORGET = 0.995  # share of the record that stays in a step without evidence
 _BALANCE_RATE = 0.1
@@ -36,8 +37,9 @@ class RequestRecord:
 
     @property
     def correction(self) -> float:
-        """The factor on the request's path probabilities, 1 while nothing is known."""
-        return min((self._accepted + _PRIOR) / (self._expected + _PRIOR), _MOST_CORRECTION)
+        """The factor on the request's path probabilities."""
+        came_true = self._accepted + _PRIOR_ACCEPTED
+        return min(came_true / (self._expected + _PRIOR_EXPECTED), _MOST_CORRECTION)
 
     def is_asked(self, sleep_after: int, sleep_period: int) -> bool:
         """Return whether to ask for drafts in this step."""

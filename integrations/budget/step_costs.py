@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,12 +18,16 @@ FloatArray64 = npt.NDArray[np.float64]
 WIDTHS = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256], np.float64)
 
 # t(width) / t(1) before anything is measured: a small model on a CPU with stock transformers in
-# fp32 (benchmarks/forward_cost.py: 1.8 at 2, 1.9 at 16, 2.5 at 32, 3.9 at 64).
-_CPU_PRIOR = np.array([1.0, 1.6, 1.65, 1.7, 1.9, 2.5, 3.9, 7.5, 15.0])
+# fp32, where the second token is the dear one (benchmarks/forward_cost.py). Drafts that are all but
+# sure pay even so, and their steps then tell what the machine really takes.
+_CPU_PRIOR = np.array([1.0, 1.8, 1.8, 1.85, 2.0, 2.6, 4.0, 7.5, 15.0])
 
 _MOST_SURPRISE = 0.7  # of one step, in log seconds: a descheduled step must not tip the balance
 _LEAST_TRUST = 0.02  # of the prior, against 1 of what is measured all the time
+_LEAST_DOUBT = 0.2  # of a width's ratio, however often it was measured
+_LEVEL_DOUBT = 0.02  # growth of the level's doubt a step without drafts that is not measured
 _DESERTED = 64  # steps of other batches after which a batch's level counts as out of date
+_LAZY_STEPS = 16  # plain steps after which fading is carried out; it changes little in fewer
 
 
 @dataclass(slots=True)
@@ -31,25 +36,32 @@ class _Curve:
 
     Attributes:
         prior: ``(num_widths,)`` log of t(width) / t(1) before anything was measured.
-        log_ratio: the same as it seems now.
+        log_ratio: the same as it seems now, 0 at width 1.
         trust: ``(num_widths,)`` from 0 to 1, how much and how lately each width was measured.
         level: log of the seconds that a width of 1 takes; ``None`` before the first step.
-        last_step: when it was last measured.
+        level_age: steps since it was measured by a step without drafts.
+        last_step: when any step was last measured.
+        num_faded: steps without drafts whose fading is still to be carried out.
+        ratio: ``(num_widths,)`` t(width) / t(1), never falling; ``None`` when out of date.
     """
 
     prior: FloatArray64
     log_ratio: FloatArray64
     trust: FloatArray64
     level: float | None = None
+    level_age: int = 0
     last_step: int = 0
+    num_faded: int = 0
+    ratio: FloatArray64 | None = None
 
 
 class StepCosts:
     """Step times by requests and width, relative to a step without drafts.
 
     Times are kept relative to a running level, so that they stay comparable while the context
-    grows. What was measured long ago fades back to the prior: a width that was given up because of
-    one slow step is tried again. Numbers of requests are told apart by powers of two.
+    grows or the machine slows down. What was measured long ago fades back to the prior: a width
+    that was given up because of one slow step is tried again. Numbers of requests are told apart
+    by powers of two.
     """
 
     def __init__(
@@ -85,21 +97,20 @@ class StepCosts:
         """
         self._num_steps += 1
         curve = self._curve(num_requests)
-        weights = _weights(1 + num_nodes / num_requests)
-        measured = float(np.log(max(seconds, 1e-9)))
-        expected = float(weights @ curve.log_ratio)
-        if curve.level is None or self._num_steps - curve.last_step > _DESERTED:
-            curve.level = measured - expected
+        measured = math.log(max(seconds, 1e-9))
+        deserted = self._num_steps - curve.last_step > _DESERTED
         curve.last_step = self._num_steps
-        error = float(np.clip(measured - curve.level - expected, -_MOST_SURPRISE, _MOST_SURPRISE))
-        idle = weights == 0
-        curve.log_ratio += self._rate * error * weights
-        curve.log_ratio[idle] += self._recovery * (curve.prior - curve.log_ratio)[idle]
-        curve.trust += self._rate * weights * (1 - curve.trust)
-        curve.trust[idle] *= 1 - self._recovery
-        # A ratio is anchored at width 1: what was learned there moves the level instead.
-        curve.level += curve.log_ratio[0]
-        curve.log_ratio -= curve.log_ratio[0]
+        if num_nodes > 0:
+            self._record_drafts(curve, 1 + num_nodes / num_requests, measured, deserted)
+            return
+        # The usual step where nothing is drafted: a few operations, since it is to cost nothing.
+        if curve.level is None or deserted:
+            curve.level = measured
+        curve.level += self._rate * _clip(measured - curve.level)
+        curve.level_age = 0
+        curve.num_faded += 1
+        if curve.num_faded >= _LAZY_STEPS:
+            self._fade(curve)
 
     def relative(self, num_requests: int, widths: npt.ArrayLike) -> FloatArray64:
         """Return t(width) / t(1) at ``widths`` (tokens a request, the root included); never falls.
@@ -109,9 +120,11 @@ class StepCosts:
             widths: any shape, at least 1; fractions for an average over the requests.
         """
         curve = self._curve(num_requests)
-        # A width that was never tried gives way to a wider one that proved cheap.
-        ratio = np.exp(isotonic(curve.log_ratio, _LEAST_TRUST + curve.trust))
-        ratio /= ratio[0]
+        if curve.ratio is None:
+            # A width that was never tried gives way to a wider one that proved cheap.
+            ratio = np.exp(isotonic(curve.log_ratio, _LEAST_TRUST + curve.trust))
+            curve.ratio = ratio / ratio[0]
+        ratio = curve.ratio
         wanted = np.asarray(widths, np.float64)
         slope = (ratio[-1] - ratio[-2]) / (WIDTHS[-1] - WIDTHS[-2])
         beyond = slope * np.maximum(wanted - WIDTHS[-1], 0)
@@ -120,7 +133,40 @@ class StepCosts:
     def plain_seconds(self, num_requests: int) -> float | None:
         """Return the time of a step without drafts as it seems now; ``None`` before any step."""
         level = self._curve(num_requests).level
-        return None if level is None else float(np.exp(level))
+        return None if level is None else math.exp(level)
+
+    def _record_drafts(self, curve: _Curve, width: float, measured: float, deserted: bool) -> None:
+        self._fade(curve)
+        weights = _weights(width)
+        expected = float(weights @ curve.log_ratio)
+        if curve.level is None or deserted:
+            curve.level = measured - expected
+        trust = float(weights @ curve.trust)
+        gain = max(self._rate, 1 - trust)  # the first measurement of a width counts most
+        error = gain * _clip(measured - curve.level - expected)
+        # Is the width dearer, or everything? Whichever was measured less lately is to blame.
+        level_doubt = min(1.0, _LEVEL_DOUBT * curve.level_age)
+        share = level_doubt / (level_doubt + 1 + _LEAST_DOUBT - trust)
+        curve.level_age += 1
+        curve.level += share * error
+        # Where one width surprises, those that were never tried probably would as well.
+        moved = np.maximum(weights, 1 - curve.trust)
+        moved[0] = 0.0
+        curve.log_ratio += (1 - share) * error * moved
+        curve.trust += gain * weights * (1 - curve.trust)
+        self._forget(curve, self._recovery * (weights == 0))
+
+    def _fade(self, curve: _Curve) -> None:
+        """Carry out the fading of the plain steps so far."""
+        lost = 1 - (1 - self._recovery) ** curve.num_faded
+        curve.num_faded = 0
+        self._forget(curve, np.full(WIDTHS.size, lost))
+
+    def _forget(self, curve: _Curve, lost: FloatArray64) -> None:
+        """Let trust fade by a share, and what is not trusted any more drift to the prior."""
+        curve.log_ratio += lost * (1 - curve.trust) * (curve.prior - curve.log_ratio)
+        curve.trust *= 1 - lost
+        curve.ratio = None
 
     def _curve(self, num_requests: int) -> _Curve:
         bucket = max(num_requests, 1).bit_length() - 1
@@ -137,6 +183,10 @@ class StepCosts:
             return _CPU_PRIOR
         seconds = self._prior.step_seconds(num_requests, WIDTHS - 1)
         return np.asarray(seconds / seconds[0])
+
+
+def _clip(error: float) -> float:
+    return max(-_MOST_SURPRISE, min(error, _MOST_SURPRISE))
 
 
 def _weights(width: float) -> FloatArray64:

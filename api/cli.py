@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
+from ._cli_bench import bench
 from ._cli_calibrate_layer_skip import layer_skip
 from ._cli_demo import demo
 from ._cli_doctor import doctor
@@ -18,6 +19,7 @@ from ._cli_engine_config import vllm_config
 from ._cli_generate import generate
 from ._cli_pool import pool
 from ._cli_replay import replay
+from ._cli_simulate import simulate
 
 app = typer.Typer(
     name="freedraft",
@@ -26,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, generate, replay, doctor):
+for command in (demo, generate, replay, bench, simulate, doctor):
     app.command()(command)
 app.command("vllm-config")(vllm_config)
 app.add_typer(pool)

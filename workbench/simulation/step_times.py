@@ -148,6 +148,20 @@ class MeasuredTimes:
     prefill_seconds: float
     prefill_base: float
 
+    @classmethod
+    def of_calibration(cls, calibration: Calibration) -> MeasuredTimes:
+        """Return times for which the prompts are taken from the decoding steps' table.
+
+        A prompt's token costs what a further drafted token costs at the table's far end, where
+        steps are long; a step that reads prompts only costs a decoding step of one request besides.
+        """
+        batches, nodes = calibration.batches, calibration.nodes
+        far = calibration.seconds[len(calibration.contexts) // 2]
+        tokens = batches[-1] * (nodes[-1] - nodes[0]) if len(nodes) > 1 else batches[-1] - 1
+        near = far[-1, 0] if len(nodes) > 1 else far[0, 0]
+        slope = float(far[-1, -1] - near) / max(tokens, 1)
+        return cls(calibration, slope, float(far[0, 0]))
+
     def seconds(self, load: StepLoad) -> float:
         """Return what a step takes."""
         return float(self._seconds(load, np.array([load.num_nodes]))[0])

@@ -31,7 +31,7 @@ class SweepConfig:
         server: the limits.
     """
 
-    num_requests: int = 300
+    num_requests: int = 500
     seed: int = 0
     objective: Objective = field(default_factory=Objective)
     server: ServerConfig = field(default_factory=ServerConfig)
@@ -49,10 +49,19 @@ class SweepConfig:
 def plain_capacity(
     tables: Sequence[AcceptanceTable], times: StepTimes, config: SweepConfig
 ) -> float:
-    """Return how many requests a second the server ends without drafts when all wait at once."""
-    requests = open_loop(tables, math.inf, config.num_requests, config.seed)
-    outcomes, totals = Server(times, OFF, config.server).run(requests)
-    return len(outcomes) / totals.seconds
+    """Return how many requests a second the server ends without drafts when it is full.
+
+    Many wait from the start; the rate is that of the middle half of the ends, when neither the
+    first prompts nor the last few requests count.
+    """
+    num_requests = max(config.num_requests, 4 * config.server.max_requests)
+    requests = open_loop(tables, math.inf, num_requests, config.seed)
+    outcomes, _ = Server(times, OFF, config.server).run(requests)
+    ends = sorted(outcome.end for outcome in outcomes)
+    first, last = ends[len(ends) // 4], ends[3 * len(ends) // 4]
+    if last <= first:  # so few or so alike that they end together
+        return len(ends) / ends[-1]
+    return (3 * len(ends) // 4 - len(ends) // 4) / (last - first)
 
 
 def sweep(

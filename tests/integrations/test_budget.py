@@ -244,7 +244,7 @@ def test_a_long_time_without_drafts_ends_in_a_test() -> None:
     for _ in range(100):
         (tree,) = budget.cut([0], [sure(6, 0.05)])
         verified.append(tree.num_nodes)
-        budget.record_step(1, tree.num_nodes, 0.01)
+        budget.record_step(1, tree.num_nodes, 0.02 if tree.num_nodes else 0.01)
         budget.record_outcome(0, tree, 0, [99])
     assert [step for step, number in enumerate(verified) if number] == [9, 29, 69]
     assert set(verified) == {0, 2}

@@ -10,7 +10,8 @@ TRITON := "triton>=3.9,<4"
 export OMP_WAIT_POLICY ?= PASSIVE
 export GOMP_SPINCOUNT ?= 0
 
-.PHONY: demo test setup lint types test-interpreted test-bounds test-wheel test-vllm clean
+.PHONY: demo test setup lint types test-interpreted test-bounds test-wheel test-vllm test-sglang \
+	test-llama-cpp clean
 
 demo: setup
 	$(BIN)/freedraft demo
@@ -63,5 +64,14 @@ test-wheel: setup
 test-vllm: setup
 	PYTHON=$(PYTHON) benchmarks/vllm_check.sh "$$($(BIN)/python -c 'from freedraft.integrations.default_model import ensure_default_model; print(ensure_default_model())')"
 
+# The real SGLang without a GPU, its compiled kernels stood in for.
+test-sglang:
+	PYTHON=$(PYTHON) benchmarks/sglang_check.sh
+
+# Real llama-cpp-python on the CPU; compiles llama.cpp the first time.
+test-llama-cpp:
+	PYTHON=$(PYTHON) benchmarks/llama_cpp_check.sh
+
 clean:
-	rm -rf $(VENV) .venv-wheel .venv-vllm .numba-vllm .types .numba-bounds build dist *.egg-info
+	rm -rf $(VENV) .venv-wheel .venv-vllm .numba-vllm .venv-sglang .numba-sglang .venv-llama-cpp \
+		.numba-llama-cpp .types .numba-bounds build dist *.egg-info

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import operator
 import platform
-import re
-from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -16,50 +13,9 @@ from rich.text import Text
 
 from . import __version__
 from ._cli_common import output
+from ._doctor_engines import engine_state, installed_version
 
 _PACKAGES = ("numba", "numpy", "torch", "transformers", "gguf")
-_COMPARE = {">=": operator.ge, "<": operator.lt}
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """A program that freedraft can speed up.
-
-    Attributes:
-        name: as users know it.
-        package: its distribution.
-        registers_as: how it is used; None while this version of freedraft has no adapter.
-    """
-
-    name: str
-    package: str
-    registers_as: str | None = None
-
-
-ENGINES = (
-    Engine("transformers", "transformers", "freedraft.generate, freedraft.custom_generate"),
-    Engine("vLLM", "vllm"),
-    Engine("SGLang", "sglang"),
-    Engine("TensorRT-LLM", "tensorrt_llm"),
-    Engine("llama.cpp", "llama-cpp-python"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineState:
-    """What the doctor found out about an engine.
-
-    Attributes:
-        name: of the engine.
-        installed: its version, or None.
-        registers_as: how it would be used, or None when it would not work.
-        reason: why it would not work, or None.
-    """
-
-    name: str
-    installed: str | None
-    registers_as: str | None
-    reason: str | None
 
 
 def doctor(
@@ -70,6 +26,7 @@ def doctor(
 ) -> None:
     """Show what is installed, which engines freedraft would work with, and why not."""
     from .integrations.default_model import default_model_folder, default_model_problem
+    from .integrations.engine_support import supported_engines
 
     problem = default_model_problem(hashes=verify)
     cache_path, cache_note = _numba_cache()
@@ -86,51 +43,12 @@ def doctor(
             "cached": problem is None,
             "note": problem,
         },
-        "engines": [asdict(engine_state(engine)) for engine in ENGINES],
+        "engines": [asdict(engine_state(engine)) for engine in supported_engines()],
     }
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:
         _print_report(report)
-
-
-def installed_version(package: str) -> str | None:
-    """Return the version of a distribution without importing it, None when it is missing."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def engine_state(engine: Engine) -> EngineState:
-    """Find out whether ``engine`` is installed in a release that works, without importing it."""
-    installed = installed_version(engine.package)
-    if installed is None:
-        return EngineState(engine.name, None, None, f"{engine.package} is not installed")
-    wanted = supported_versions(engine.package)
-    reason = None
-    if not all(_COMPARE[sign](_release(installed), _release(limit)) for sign, limit in wanted):
-        limits = " and ".join(f"{sign} {limit}" for sign, limit in wanted)
-        reason = f"expected {engine.package} {limits}, got {installed}"
-    elif engine.registers_as is None:
-        reason = f"freedraft {__version__} has no adapter for it yet"
-    registers_as = engine.registers_as if reason is None else None
-    return EngineState(engine.name, installed, registers_as, reason)
-
-
-def supported_versions(package: str) -> list[tuple[str, str]]:
-    """Return the limits that freedraft's own metadata sets for a package, as (sign, version)."""
-    for requirement in requires("freedraft") or ():
-        specifiers = requirement.partition(";")[0]
-        if re.match(rf"{re.escape(package)}(?![\w-])", specifiers):
-            return sorted(re.findall(r"(>=|<)\s*([\d.]+)", specifiers), reverse=True)
-    return []
-
-
-def _release(text: str) -> tuple[int, ...]:
-    """Return the numbers that a version begins with: (0, 22, 1) of "0.22.1rc2+cu130"."""
-    numbers = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(int(number) for number in numbers[0].split(".")) if numbers else ()
 
 
 def _device() -> dict[str, object]:
@@ -188,7 +106,8 @@ def _print_report(report: dict[str, Any]) -> None:
     facts.add_row("default model", Text(model["note"] or model["folder"]))
     output.print(facts)
     engines = Table()
-    for column in ("engine", "installed", "would register as", "why not"):
+    engines.add_column("engine", no_wrap=True)
+    for column in ("installed", "would register as", "why not", "tested"):
         engines.add_column(column, overflow="fold")
     for state in report["engines"]:
         engines.add_row(*(Text(value or "-") for value in state.values()))

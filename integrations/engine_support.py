@@ -40,6 +40,8 @@ class EngineSupport:
         evidence: one of :data:`EVIDENCE`.
         tested_on: what the evidence is: machine, package, stand-ins.
         page: its page in the documentation.
+        module: the engine's Python module; named as the distribution when empty.
+        plugin_group: the group of entry points in which the engine finds freedraft, if it needs to.
     """
 
     name: str
@@ -52,6 +54,8 @@ class EngineSupport:
     evidence: str
     tested_on: str
     page: str
+    module: str = ""
+    plugin_group: str = ""
 
     def __post_init__(self) -> None:
         """Check the words that have a fixed meaning.

@@ -13,4 +13,5 @@ SUPPORT = EngineSupport(
     evidence=RUN,
     tested_on="SmolLM2-135M, Q4_1 and Q4_0, on a CPU",
     page="llama-cpp.md",
+    module="llama_cpp",
 )

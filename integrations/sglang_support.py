@@ -13,4 +13,5 @@ SUPPORT = EngineSupport(
     evidence=CONTRACT,
     tested_on="the real package and its Triton kernels in the interpreter, no GPU",
     page="sglang.md",
+    plugin_group="sglang.srt.plugins",
 )

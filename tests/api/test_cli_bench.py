@@ -54,7 +54,7 @@ def test_bench_shows_a_table_and_writes_numbers_and_picture(
     numbers, picture = tmp_path / "n.json", tmp_path / "p.png"
     code, out, err = run(*args, "--json", str(numbers), "--plot", str(picture))
     assert code == 0, err
-    for word in ("plain", "transformers prompt lookup", "ngram", "suffix", "2 of 2", "1.00x"):
+    for word in ("plain", "prompt lookup", "ngram", "suffix", "2 of 2", "1.00x"):
         assert word in out
     content = json.loads(numbers.read_text())
     assert content["settings"]["drafters"] == ["ngram", "suffix"]
@@ -66,7 +66,7 @@ def test_bench_prints_only_json_when_asked(model_folder: str, prompts: str) -> N
     args = ("bench", "--model", model_folder, "--prompts", prompts, "--drafter", "ngram")
     code, out, err = run(*args, "--max-new-tokens", "4", "--rounds", "1", "--json", "-")
     assert code == 0, err
-    assert list(json.loads(out)["arms"]) == ["plain", "transformers prompt lookup", "ngram"]
+    assert list(json.loads(out)["arms"]) == ["plain", "prompt lookup", "ngram"]
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_a_benchmark_of_a_real_loop(tmp_path: Path) -> None:
     ticks: list[int] = []
     report = run_benchmark(engine, prompts, settings, lambda: ticks.append(1))
     assert len(ticks) == num_runs(engine, 2, settings) == 4 * 2 * 3
-    names = [PLAIN, "transformers prompt lookup", "ngram", "suffix"]
+    names = [PLAIN, "prompt lookup", "ngram", "suffix"]
     assert [arm.name for arm in report.arms] == names
     for arm in report.arms:
         assert arm.same_text == arm.prompts == 2

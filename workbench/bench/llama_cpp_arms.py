@@ -10,7 +10,7 @@ from typing import Any
 from ...integrations.llama_cpp_adapter import LlamaDraftConfig, attach
 from ...integrations.llama_cpp_costs import measure_costs
 from .run import Run
-from .settings import PLAIN, BenchSettings, OpenEngine
+from .settings import PLAIN, PROMPT_LOOKUP, BenchSettings, OpenEngine
 
 _TEMPLATE = "tokenizer.chat_template"
 _LOOKUP_TOKENS = 10
@@ -99,7 +99,7 @@ def open_llama_cpp(settings: BenchSettings) -> OpenEngine:
 
     arms = [
         LlamaArm(PLAIN, plain, lambda llama: None),
-        LlamaArm("llama-cpp prompt lookup", drafting, use_lookup),
+        LlamaArm(PROMPT_LOOKUP, drafting, use_lookup),
         *(LlamaArm(drafter, drafting, use(drafter)) for drafter in settings.drafters),
     ]
     return OpenEngine(arms, lambda text: encode(llama_cpp, plain, text))

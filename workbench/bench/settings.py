@@ -13,6 +13,8 @@ LLAMA_CPP = "llama-cpp"
 ENGINES = (TRANSFORMERS, VLLM, LLAMA_CPP)
 PLAIN = "plain"
 """The arm that all others are compared with: the engine without speculation."""
+PROMPT_LOOKUP = "prompt lookup"
+"""The engine's own, with its own rule."""
 
 
 @dataclass(frozen=True, slots=True)

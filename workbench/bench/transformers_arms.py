@@ -17,7 +17,7 @@ from ...integrations.statistics import StepReport
 from ...verifier.cpu.fast_path import enable_cpu_fast_path
 from .interleave import Arm
 from .run import Run
-from .settings import PLAIN, BenchSettings, OpenEngine
+from .settings import PLAIN, PROMPT_LOOKUP, BenchSettings, OpenEngine
 
 PROMPT_LOOKUP_TOKENS = 10
 Clock = Callable[[], float]
@@ -192,7 +192,7 @@ def open_transformers(
     lookup = {"prompt_lookup_num_tokens": PROMPT_LOOKUP_TOKENS}
     arms: list[Arm] = [
         GenerateArm(PLAIN, model, {}),
-        GenerateArm("transformers prompt lookup", model, lookup),
+        GenerateArm(PROMPT_LOOKUP, model, lookup),
     ]
     models = {"": model}
     if fast_model is not None:

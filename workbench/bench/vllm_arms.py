@@ -52,6 +52,9 @@ class VllmArm:
             speculative_config=speculative_config,
             additional_config=additional_config or {},
         )
+        # The next engine of this process takes these out of the registry; they go on counting.
+        registered = import_module("prometheus_client").REGISTRY._names_to_collectors
+        self._drafted, self._accepted = registered.get(_DRAFTED), registered.get(_ACCEPTED)
 
     def tokenizer(self) -> Any:
         """Return the model's tokenizer."""
@@ -78,11 +81,15 @@ class VllmArm:
         del self._llm
 
     def _counts(self) -> tuple[int, int]:
-        totals = {_DRAFTED: 0, _ACCEPTED: 0}
-        for metric in self._llm.get_metrics():
-            if metric.name in totals:
-                totals[metric.name] += int(metric.value)
-        return totals[_DRAFTED], totals[_ACCEPTED]
+        """Return the draft tokens verified and accepted so far; without speculation none are."""
+        return _total(self._drafted), _total(self._accepted)
+
+
+def _total(counter: Any) -> int:
+    if counter is None:
+        return 0
+    samples = [sample for metric in counter.collect() for sample in metric.samples]
+    return int(sum(sample.value for sample in samples if sample.name.endswith("_total")))
 
 
 def open_vllm(settings: BenchSettings) -> OpenEngine:
@@ -94,11 +101,11 @@ def open_vllm(settings: BenchSettings) -> OpenEngine:
     notes = []
     plain = VllmArm(PLAIN, settings, None)
     tokenizer = plain.tokenizer()
-    arms = [plain, VllmArm("vllm ngram", settings, ngram_config(settings.max_nodes))]
+    arms = [plain, VllmArm("ngram (vllm)", settings, ngram_config(settings.max_nodes))]
     if find_spec("arctic_inference") is None:
         notes.append("vLLM's suffix method needs arctic_inference, which is not installed")
     else:
-        arms.append(VllmArm("vllm suffix", settings, suffix_config(settings.max_nodes)))
+        arms.append(VllmArm("suffix (vllm)", settings, suffix_config(settings.max_nodes)))
     for drafter in settings.drafters:
         own = {
             "drafter": drafter,

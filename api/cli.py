@@ -12,6 +12,7 @@ import typer
 
 from . import __version__
 from ._cli_bench import bench
+from ._cli_calibrate import calibrate
 from ._cli_calibrate_layer_skip import layer_skip
 from ._cli_demo import demo
 from ._cli_doctor import doctor
@@ -32,11 +33,9 @@ for command in (demo, generate, replay, bench, simulate, doctor):
     app.command()(command)
 app.command("vllm-config")(vllm_config)
 app.add_typer(pool)
-calibrate = typer.Typer(
-    name="calibrate", help="Measure this machine and a model, once.", no_args_is_help=True
-)
-calibrate.command("layer-skip")(layer_skip)
-app.add_typer(calibrate)
+calibration = typer.Typer(name="calibrate", invoke_without_command=True, callback=calibrate)
+calibration.command("layer-skip")(layer_skip)
+app.add_typer(calibration)
 
 
 def _print_version(wanted: bool) -> None:

@@ -65,13 +65,16 @@ def prose(page: Path) -> str:
 
 
 def options_of_commands() -> dict[str, set[str]]:
-    """Return the long options of each command; a group's commands as "group command"."""
+    """Return the long options of each command; a group's commands as "group command".
+
+    A group that does something by itself counts as a command too.
+    """
     found: dict[str, set[str]] = {}
 
     def visit(name: str, command: Any) -> None:
         for sub_name, sub in getattr(command, "commands", {}).items():
             visit(f"{name} {sub_name}".strip(), sub)
-        if not hasattr(command, "commands"):
+        if not hasattr(command, "commands") or (name and command.invoke_without_command):
             flags = [flag for p in command.params for flag in (*p.opts, *p.secondary_opts)]
             found[name] = {flag for flag in flags if flag.startswith("--")}
 

@@ -134,9 +134,7 @@ class TokenStore:
         """
         self._files, self._workloads = files, workloads
         size = _path(folder, "rows").stat().st_size
-        self.rows: Rows = (
-            np.memmap(_path(folder, "rows"), ROW, "r") if size else np.zeros(0, ROW)  # type: ignore[assignment]
-        )
+        self.rows: Rows = np.memmap(_path(folder, "rows"), ROW, "r") if size else np.zeros(0, ROW)
         self._handles = {
             part: os.open(_path(folder, part), os.O_RDONLY) for part in _PARTS if part != "rows"
         }
@@ -179,7 +177,7 @@ class TokenStore:
     def _read(self, part: str, dtype: Any, start: int, count: int) -> npt.NDArray[Any]:
         # Writable, as the arrays are that drafters get elsewhere.
         array = np.empty(count, dtype)
-        size = os.preadv(self._handles[part], [array], start) if count else 0
+        size = os.preadv(self._handles[part], [array.data], start) if count else 0
         if size != array.nbytes:
             raise OSError(f"expected {array.nbytes} bytes of {part} at {start}, got {size}")
         return array

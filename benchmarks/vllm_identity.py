@@ -25,6 +25,8 @@ from vllm_worker import FREEDRAFT, METHODS, EngineProcess, read_prompts
 
 PROMPTS = Path(__file__).with_name("vllm_prompts.jsonl")
 SAMPLED_PROMPT = "Repeat: red blue red blue red blue red blue red"
+PARTS = ("greedy", "sampled")
+LEAST_P_VALUE = 1e-3
 MIN_COUNT = 10  # of both samples together; rarer continuations are pooled
 
 
@@ -136,6 +138,7 @@ def main() -> None:
     parser.add_argument("--num-prompts", type=int, default=24)
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--num-draws", type=int, default=2000)
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS)
     parser.add_argument("--logs", type=Path, default=Path("."))
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -149,19 +152,24 @@ def main() -> None:
         name: EngineProcess(arguments.model, values, arguments.logs / f"{name}.log")
         for name, values in {"off": METHODS["off"], "freedraft": drafting}.items()
     }
-    report = {
-        "greedy": check_greedy(engines, prompts, arguments.max_tokens),
-        "sampled": check_sampled(engines, arguments.num_draws),
-        "machine": f"{platform.machine()}, {platform.python_version()}",
-        "date": time.strftime("%Y-%m-%d"),
-    }
-    for engine in engines.values():
-        engine.close()
+    report: dict[str, Any] = {}
+    if arguments.json and arguments.json.exists():
+        report = json.loads(arguments.json.read_text())  # the other part's
+    try:
+        if "greedy" in arguments.parts:
+            report["greedy"] = check_greedy(engines, prompts, arguments.max_tokens)
+        if "sampled" in arguments.parts:
+            report["sampled"] = check_sampled(engines, arguments.num_draws)
+    finally:
+        for engine in engines.values():
+            engine.close()
+    report["machine"] = f"{platform.machine()}, {platform.python_version()}"
+    report["date"] = time.strftime("%Y-%m-%d")
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")
-    if any(row["identical"] < row["prompts"] for row in report["greedy"].values()):
+    if any(row["identical"] < row["prompts"] for row in report.get("greedy", {}).values()):
         raise SystemExit("expected the same greedy output with and without drafts")
-    if any(row["p_value"] < 1e-3 for row in report["sampled"].values()):
+    if any(row["p_value"] < LEAST_P_VALUE for row in report.get("sampled", {}).values()):
         raise SystemExit("expected samples of one distribution with and without drafts")
 
 

@@ -91,6 +91,7 @@ def run_cells(
                 "seconds": answer["seconds"],
                 "cpu_seconds": answer["cpu_seconds"],
                 "tokens": sum(len(row[0]) for row in answer["token_ids"]),
+                "counts": answer["counts"],
                 "hash": hash(str(answer["token_ids"])),
             }
         same = len({answer.pop("hash") for answer in answers.values()}) == 1

@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..drafters import Drafter
 from ..drafters.catalog import (
     BLEND_SOURCES,
@@ -17,7 +19,8 @@ from ..drafters.catalog import (
     create_drafter,
     is_drafter_name,
 )
-from .budget import FLAT, BudgetConfig, PooledBudget, StepCosts, read_calibration
+from .budget import FLAT, BudgetConfig, Calibration, PooledBudget, StepCosts, read_calibration
+from .budget.calibration_file import DATA_SHEET
 from .budget.config import check_schedule
 
 SHARE_BY_SALT = "salt"
@@ -30,6 +33,11 @@ BUDGET_FULL = "full"
 """Drafts are as long as the engine allows."""
 
 _MIB = 1 << 20
+# t(tokens) / t(1) before anything is measured: nearly flat, as where weights are read from memory
+# once a step. Too cheap a guess is found out by the first drafts, too dear a one never.
+_TOKENS_THAT_DOUBLE = 128
+_NODES = (0, 1, 3, 7, 15, 31, 63, 127)
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _LEAST_POOL_MIB = 1
 
 
@@ -193,15 +201,38 @@ def create_engine_budget(config: EngineConfig) -> PooledBudget | None:
     """
     if config.budget == BUDGET_FULL and config.schedule is None:
         return None
-    prior = None if config.calibration is None else read_calibration(config.calibration)
+    prior = _hopeful_times() if config.calibration is None else read_calibration(config.calibration)
     return PooledBudget(StepCosts(prior), BudgetConfig(layout=FLAT, schedule=config.schedule))
+
+
+def _hopeful_times() -> Calibration:
+    """Return step times to begin with where nothing was measured."""
+    batches = np.array(_BATCHES, np.float64)[:, None]
+    tokens = batches * (1 + np.array(_NODES, np.float64))
+    seconds = 1 + (tokens - 1) / _TOKENS_THAT_DOUBLE
+    return Calibration(
+        model="any",
+        engine="any",
+        device="any",
+        source=DATA_SHEET,
+        contexts=(1,),
+        batches=_BATCHES,
+        nodes=_NODES,
+        seconds=seconds[None],
+    )
 
 
 def _suffix_drafter(config: EngineConfig) -> Drafter:
     from ..drafters.suffix import SuffixConfig, SuffixDrafter
 
     num_bytes = config.memory_mib * _MIB
-    return SuffixDrafter(SuffixConfig(max_bytes=num_bytes, max_namespace_bytes=num_bytes // 2))
+    return SuffixDrafter(
+        SuffixConfig(
+            share_responses=config.sharing == SHARE_BY_SALT,
+            max_bytes=num_bytes,
+            max_namespace_bytes=num_bytes // 2,
+        )
+    )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -102,4 +102,12 @@ def test_budgets_are_those_asked_for() -> None:
     scheduled = create_engine_budget(EngineConfig(budget="full", schedule={1: 3, 4: 0}))
     assert scheduled is not None
     assert scheduled.allowances(["a"], 8) == [3]
-    assert create_engine_budget(EngineConfig()) is not None
+    measured = create_engine_budget(EngineConfig())
+    assert measured is not None  # drafts are tried before anything is measured
+    assert float(measured.costs.relative(1, 17)) < 1.3
+
+
+def test_nothing_is_kept_where_nothing_is_shared() -> None:
+    drafter = create_engine_drafter(EngineConfig(drafter="suffix", sharing="none"))
+    assert isinstance(drafter, SuffixDrafter)
+    assert not drafter.config.share_responses

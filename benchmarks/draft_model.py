@@ -193,7 +193,7 @@ PIECES = {"scripted": scripted, "sibling": sibling}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("piece", choices=PIECES)
+    parser.add_argument("pieces", nargs="+", choices=PIECES)
     parser.add_argument("--model", default="default")
     parser.add_argument("--prompts", help="JSONL (id, workload, prompt); the demo's if absent")
     parser.add_argument("--only", nargs="*", default=[], help="ids of prompts")
@@ -203,7 +203,8 @@ def main() -> None:
     parser.add_argument("--max-prompt", type=int, default=512)
     parser.add_argument("--new-tokens", type=int, default=64)
     args = parser.parse_args()
-    PIECES[args.piece](args)
+    for piece in args.pieces:
+        PIECES[piece](args)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Does a model draft for itself with layers left out, and would that pay?
 
-In pieces, each of which adds to results/layer_skip.json:
+In pieces (several at once, if you like), each of which adds to results/layer_skip.json:
 
     python benchmarks/layer_skip.py times      the sub-layers and steps of 1 to 17 tokens, timed
     python benchmarks/layer_skip.py search     the best set under the measured and under flat times
@@ -19,7 +19,7 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +74,17 @@ COLUMNS = (
 )
 
 
-def texts_of_model(args: argparse.Namespace, model: Any, tokenizer: Any) -> list[list[int]]:
+@cache
+def loaded(source: str) -> tuple[Any, Any]:
+    return load_for_benchmark(source)
+
+
+@cache
+def texts_of_model(source: str, prompts: str | None) -> list[list[int]]:
     """Return the model's own greedy answers behind their prompts."""
+    model, tokenizer = loaded(source)
     texts = []
-    for prompt in read_prompts(args.prompts, tokenizer, []):
+    for prompt in read_prompts(prompts, tokenizer, []):
         result = freedraft.generate(
             model, prompt.token_ids, max_new_tokens=2 * SCORED, do_sample=False, return_dict=True
         )
@@ -86,7 +93,7 @@ def texts_of_model(args: argparse.Namespace, model: Any, tokenizer: Any) -> list
 
 
 def times(args: argparse.Namespace) -> None:
-    model, tokenizer = load_for_benchmark(args.model)
+    model, tokenizer = loaded(args.model)
     context = read_prompts(args.prompts, tokenizer, [])[0].token_ids
     measured = measure_times(model, context, max_nodes=MAX_NODES, rounds=25)
     update_results(NAME, {"machine": machine(), "times": asdict(measured)})
@@ -95,8 +102,8 @@ def times(args: argparse.Namespace) -> None:
 
 def search(args: argparse.Namespace) -> None:
     """Search on the first half of each answer, judge on the second."""
-    model, tokenizer = load_for_benchmark(args.model)
-    texts = texts_of_model(args, model, tokenizer)
+    model, _ = loaded(args.model)
+    texts = texts_of_model(args.model, args.prompts)
     seen = AcceptanceMeter(model, [ScoredText(text[:-SCORED], SCORED) for text in texts])
     held_out = AcceptanceMeter(model, [ScoredText(text, SCORED) for text in texts])
     kept = read_results(NAME)["times"]
@@ -123,8 +130,8 @@ def search(args: argparse.Namespace) -> None:
 
 
 def curve(args: argparse.Namespace) -> None:
-    model, tokenizer = load_for_benchmark(args.model)
-    texts = texts_of_model(args, model, tokenizer)
+    model, _ = loaded(args.model)
+    texts = texts_of_model(args.model, args.prompts)
     meter = AcceptanceMeter(model, [ScoredText(text, SCORED) for text in texts])
     kept = read_results(NAME)
     costs = SubLayerCosts(**kept["times"]["costs"])
@@ -162,7 +169,7 @@ def skip_of(found: dict[str, Any]) -> SkipSet:
 
 
 def arms(args: argparse.Namespace) -> None:
-    model, tokenizer = load_for_benchmark(args.model)
+    model, tokenizer = loaded(args.model)
     prompts = read_prompts(args.prompts, tokenizer, args.only)
     kept = read_results(NAME)
     costs = SubLayerCosts(**kept["times"]["costs"])
@@ -223,7 +230,7 @@ def arms_of(
 
 def gate(args: argparse.Namespace) -> None:
     """Plain decoding and layer skip with its gate, in turn; medians of seconds a token."""
-    model, tokenizer = load_for_benchmark(args.model)
+    model, tokenizer = loaded(args.model)
     prompt = read_prompts(args.prompts, tokenizer, ["chat"])[0]
     skip = skip_of(read_results(NAME)["search"]["measured"]["best"])
     seconds: dict[str, list[float]] = {"plain": [], "gated": [], "always": []}
@@ -299,15 +306,16 @@ PIECES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("piece", choices=PIECES)
+    parser.add_argument("pieces", nargs="+", choices=PIECES)
     parser.add_argument("--model", default="default")
     parser.add_argument("--prompts", help="JSONL (id, workload, prompt); the demo's if absent")
     parser.add_argument("--only", nargs="*", default=[], help="ids of prompts")
     parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--minutes", type=float, default=10.0, help="of each of two searches")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    PIECES[args.piece](args)
+    for piece in args.pieces:
+        PIECES[piece](args)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from tiny_models import VOCAB_SIZE
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    FalconConfig,
+    FalconForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
+    PreTrainedModel,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from freedraft.drafters.draft_model import DraftModelDrafter, VocabularyMap
 from freedraft.drafters.layer_skip import LayerSkipConfig, LayerSkipDrafter, SkipSet
@@ -38,6 +56,46 @@ def deep_llama(num_layers: int = 5, seed: int = 0, vocab_size: int = VOCAB_SIZE)
         pad_token_id=0,
     )
     return LlamaForCausalLM(config).double().eval()
+
+
+IDS: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+SMALL: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    **IDS,
+}
+EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+
+
+OTHER_MODELS = ("gpt2", "gpt_neox", "phi", "falcon", "gemma2", "qwen3_moe")
+
+
+def other_model(name: str) -> PreTrainedModel:
+    """Return a model of three layers of another make, in float64."""
+    torch.manual_seed(5)
+    models: dict[str, Any] = {
+        "gpt2": lambda: GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=3, n_head=4, **IDS)),
+        "gpt_neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**SMALL)),
+        "phi": lambda: PhiForCausalLM(PhiConfig(**SMALL)),
+        "falcon": lambda: FalconForCausalLM(FalconConfig(**SMALL)),
+        "gemma2": lambda: Gemma2ForCausalLM(
+            Gemma2Config(head_dim=8, num_key_value_heads=2, **SMALL)
+        ),
+        "qwen3_moe": lambda: Qwen3MoeForCausalLM(
+            Qwen3MoeConfig(head_dim=8, num_key_value_heads=2, **EXPERTS, **SMALL)
+        ),
+    }
+    model: PreTrainedModel = models[name]().double().eval()
+    if name == "qwen3_moe":
+        model.set_experts_implementation("eager")
+    return model
 
 
 def draft_config(shape: str) -> ModelDraftConfig:

@@ -113,6 +113,7 @@ class AcceptanceMeter:
             raise ValueError("expected at least one text, got none")
         self.sublayers = SubLayers(model)
         self._runs: list[tuple[TreeGrowth, list[int], torch.Tensor]] = []
+        self._known: dict[SkipSet, float] = {}  # several searches may share the meter
         self.sublayers.install()  # the whole forwards show what sub-layers answer
         try:
             for text in texts:
@@ -125,6 +126,11 @@ class AcceptanceMeter:
 
     def acceptance(self, skip: SkipSet) -> float:
         """Return the share of the scored places at which ``skip`` proposes the model's choice."""
+        if skip not in self._known:
+            self._known[skip] = self._measure(skip)
+        return self._known[skip]
+
+    def _measure(self, skip: SkipSet) -> float:
         right = places = 0
         self.sublayers.install()
         try:

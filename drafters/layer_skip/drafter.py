@@ -108,6 +108,8 @@ class LayerSkipDrafter:
         Raises:
             ValueError: the model has no sub-layers to leave out, or not those of the skip set.
         """
+        if not request_ids:
+            return
         if self._sublayers is None or self._sublayers.model is not target.model:
             self._sublayers = SubLayers(target.model)
         sublayers = self._sublayers

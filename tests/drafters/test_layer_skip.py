@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import Any
 
 import pytest
 import torch
-from model_drafter_helpers import cached_states, deep_llama, draft_config, layer_skipper
+from model_drafter_helpers import (
+    IDS,
+    OTHER_MODELS,
+    cached_states,
+    deep_llama,
+    draft_config,
+    layer_skipper,
+    other_model,
+)
 from tiny_models import VOCAB_SIZE
 from torch import Tensor, nn
-from transformers import (
-    FalconConfig,
-    FalconForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    OPTConfig,
-    OPTForCausalLM,
-    PhiConfig,
-    PhiForCausalLM,
-    PreTrainedModel,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from transformers import OPTConfig, OPTForCausalLM, PreTrainedModel
 
 from freedraft.drafters.layer_skip import LayerSkipConfig, LayerSkipDrafter, SkipSet
 from freedraft.drafters.layer_skip.objective import (
@@ -108,45 +99,9 @@ def test_other_threads_keep_the_whole_model() -> None:
     assert torch.equal(seen[0], whole) and not torch.equal(mine, whole)
 
 
-IDS: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
-SMALL: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    **IDS,
-}
-EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-
-
-def build(name: str) -> PreTrainedModel:
-    torch.manual_seed(5)
-    models: dict[str, Any] = {
-        "gpt2": lambda: GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=3, n_head=4, **IDS)),
-        "gpt_neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**SMALL)),
-        "phi": lambda: PhiForCausalLM(PhiConfig(**SMALL)),
-        "falcon": lambda: FalconForCausalLM(FalconConfig(**SMALL)),
-        "gemma2": lambda: Gemma2ForCausalLM(
-            Gemma2Config(head_dim=8, num_key_value_heads=2, **SMALL)
-        ),
-        "qwen3_moe": lambda: Qwen3MoeForCausalLM(
-            Qwen3MoeConfig(head_dim=8, num_key_value_heads=2, **EXPERTS, **SMALL)
-        ),
-    }
-    model: PreTrainedModel = models[name]().double().eval()
-    if name == "qwen3_moe":
-        model.set_experts_implementation("eager")
-    return model
-
-
-@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "phi", "falcon", "gemma2", "qwen3_moe"])
+@pytest.mark.parametrize("name", OTHER_MODELS)
 def test_models_of_other_make(name: str) -> None:
-    model = build(name)
+    model = other_model(name)
     whole = logits_of(model)
     sublayers = SubLayers(model)
     assert sublayers.num_layers == 3
@@ -275,6 +230,8 @@ def test_a_set_of_another_model_is_refused() -> None:
     _, lent = target_of(deep_llama(), [[1, 2, 3]])
     with pytest.raises(ValueError, match=r"attention layers in 0\.\.4, got \[7\]"):
         drafter.lend_target([0], lent)
+    drafter.lend_target([], lent)  # for nobody: nothing to take
+    assert "forward" not in lent.model.model.layers[0].__dict__
 
 
 COSTS = SubLayerCosts(0.08, 0.1, 5)

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model_drafter_helpers import SHAPES, deep_llama, layer_skipper, model_drafter
+from model_drafter_helpers import (
+    OTHER_MODELS,
+    SHAPES,
+    deep_llama,
+    layer_skipper,
+    model_drafter,
+    other_model,
+)
 from tiny_models import VOCAB_SIZE, random_prompt
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen3NextConfig, Qwen3NextForCausalLM
@@ -88,6 +95,23 @@ def test_greedy_text_is_plain_decodings(
             accepted[index] += result.statistics.accepted
     assert min(accepted) > 10
     assert "forward" not in target.model.layers[1].self_attn.__dict__
+
+
+@pytest.mark.parametrize("name", OTHER_MODELS)
+def test_models_of_other_make_draft_for_themselves(name: str) -> None:
+    model = other_model(name)
+    accepted = 0
+    for shape in ("chain", "tree"):
+        drafter = layer_skipper(shape, SkipSet.of([1], [2]))
+        for seed in range(3):
+            prompt = random_prompt(random.Random(seed), 9)
+            options: dict[str, Any] = {"max_new_tokens": 12, "do_sample": seed == 2}
+            wanted = result_of(model, prompt, drafter=None, seed=seed, **options)
+            result = result_of(model, prompt, drafter=drafter, seed=seed, **options)
+            assert result.token_ids == wanted.token_ids
+            assert result.statistics.switched_off == 0
+            accepted += result.statistics.accepted
+    assert accepted > 5
 
 
 @pytest.mark.parametrize("shape", ["chain", "tree"])

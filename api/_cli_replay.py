@@ -130,7 +130,7 @@ def replay(
     except (LogError, CalibrationError, StateError, ValueError) as error:
         fail(str(error))
     except OSError as error:
-        fail(f"{error.filename}: {error.strerror or error}", code=1)
+        fail(f"{error.filename or 'replay'}: {error.strerror or error}", code=1)
     _report(run, costs, json_out)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...integrations.budget import Calibration
+from ..formulas import predicted_speedup
 from .result import ReplayResult
 
 FloatArray64 = npt.NDArray[np.float64]
@@ -63,7 +64,7 @@ def predict(
             likely, nodes = _of_mean(shares, concurrency)
         verify = float(likely @ calibration.step_seconds(concurrency, nodes, context))
         draft = concurrency * result.draft_us_mean * 1e-6 if result.max_nodes else 0.0
-        speedup = result.tokens_per_step * plain / (verify + draft)
+        speedup = predicted_speedup(result.tokens_per_step, verify, plain, draft)
         predictions.append(Prediction(concurrency, plain, verify, draft, speedup))
     return predictions
 

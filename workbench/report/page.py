@@ -108,9 +108,13 @@ def _log(log: LogFigures, encoder: Encoder, source: RequestSource) -> str:
 
 
 def _figure(figure: Figure) -> str:
+    table = ""
+    if figure.rows:
+        heads, *rows = ([clean(cell) for cell in row] for row in figure.rows)
+        table = f'<div class="under">{_grid(heads, [_row(row) for row in rows])}</div>'
     return (
         f"<figure><h3>{clean(figure.title)}</h3>"
-        f"<figcaption>{clean(figure.text)}</figcaption>{figure.svg}</figure>"
+        f"<figcaption>{clean(figure.text)}</figcaption>{figure.svg}{table}</figure>"
     )
 
 
@@ -149,12 +153,13 @@ def _row(cells: Sequence[str], style: str = "") -> str:
 
 
 def _wide(heads: Sequence[str], rows: Sequence[str]) -> str:
+    return f'<div class="wide">{_grid(heads, rows)}</div>'
+
+
+def _grid(heads: Sequence[str], rows: Sequence[str]) -> str:
     first, *others = heads
     titles = f'<th class="name">{first}</th>' + "".join(f"<th>{head}</th>" for head in others)
-    return (
-        f'<div class="wide"><table><thead><tr>{titles}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _files(files: Sequence[FileReport]) -> str:

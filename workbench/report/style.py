@@ -33,12 +33,14 @@ p { margin: 0 0 10px; } .soft { color: var(--soft); font-size: 13.5px; }
 .grid { display: grid; gap: 16px; grid-template-columns: repeat(auto-fit, minmax(430px, 1fr)); }
 figure { margin: 0; padding: 16px 18px 14px; }
 figure svg { display: block; width: 100%; height: auto; margin-top: 6px; }
-figcaption { font-size: 13px; color: var(--soft); min-height: 3.1em; }
+figcaption { font-size: 13px; color: var(--soft); min-height: 1.6em; }
 .wide { overflow-x: auto; padding: 4px 6px; margin-bottom: 18px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: 6px 10px; text-align: right; white-space: nowrap; }
 th { font-weight: 600; color: var(--soft); font-size: 13px; border-bottom: 1px solid var(--line); }
 th.name, td.name { text-align: left; }
+.under { overflow-x: auto; margin-top: 10px; font-size: 12.5px; }
+.under th, .under td { padding: 2px 7px; }
 tr.best td { background: color-mix(in srgb, var(--c0) 12%, transparent); font-weight: 600; }
 svg text { fill: var(--soft); font-size: 11.5px; font-variant-numeric: tabular-nums; }
 svg text.title { font-size: 12px; }

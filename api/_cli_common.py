@@ -136,14 +136,15 @@ def choose_drafter(name: str | None) -> str:
         CORPUS_PREFIX,
         DEFAULT_DRAFTER,
         DRAFTER_NAMES,
+        LAYER_SKIP,
         NO_DRAFTER,
         is_drafter_name,
     )
 
     if name is None:
         return DEFAULT_DRAFTER
-    if name != NO_DRAFTER and not is_drafter_name(name):
-        known = ", ".join((*DRAFTER_NAMES, f"{CORPUS_PREFIX}FILE.pool", NO_DRAFTER))
+    if name not in (NO_DRAFTER, LAYER_SKIP) and not is_drafter_name(name):
+        known = ", ".join((*DRAFTER_NAMES, LAYER_SKIP, f"{CORPUS_PREFIX}FILE.pool", NO_DRAFTER))
         fail(f"expected --drafter to be one of {known}, got {name!r}")
     return name
 
@@ -151,8 +152,9 @@ def choose_drafter(name: str | None) -> str:
 def compile_drafter(name: str) -> None:
     """Have the drafter's kernels compiled, which takes a while once on a machine."""
     from .drafters import NO_DRAFTER, create_drafter
+    from .drafters.catalog import LAYER_SKIP
 
-    if name == NO_DRAFTER:
+    if name in (NO_DRAFTER, LAYER_SKIP):
         return
     with messages.status(f"compiling the kernels of {name} (once on this machine)"):
         try:

@@ -19,6 +19,8 @@ BLEND_SOURCES = ("ngram", "suffix", "edit", "recycling")
 CORPUS_PREFIX = "corpus:"
 """With the path of a pool file behind it: the drafter that retrieves from that pool."""
 DEFAULT_DRAFTER = "blend"
+LAYER_SKIP = "layer_skip"
+"""Names the drafter that drafts with the target: known to what decodes, not to what has none."""
 NO_DRAFTER = "none"
 """Stands for plain decoding where a drafter's name is expected."""
 

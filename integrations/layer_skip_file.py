@@ -15,13 +15,23 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from ..drafters.catalog import LAYER_SKIP
 from ..drafters.layer_skip import LayerSkipConfig, LayerSkipDrafter, SkipSet
 from ..drafters.layer_skip.objective import SubLayerCosts
 from ..drafters.model_drafting import ModelDraftConfig
 from .default_model import cache_folder
 
-LAYER_SKIP = "layer_skip"
-"""The name under which ``generate`` knows what :func:`layer_skip_drafter` returns."""
+__all__ = [
+    "LAYER_SKIP",
+    "SkipRecord",
+    "layer_skip_drafter",
+    "load_skip_record",
+    "machine_name",
+    "model_fingerprint",
+    "save_skip_record",
+    "skip_record_path",
+]
+
 FORMAT = "freedraft-layer-skip"
 VERSION = 1
 _REFINE_EVERY = 64

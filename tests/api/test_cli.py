@@ -158,7 +158,7 @@ def test_chat_needs_a_template(tmp_path: Path, prompt_file: str) -> None:
         (("--prompt-file", "{dir}/latin.txt"), "expected a prompt in UTF-8"),
         (
             ("--drafter", "psychic"),
-            "one of " + ", ".join((*DRAFTER_NAMES, "corpus:FILE.pool, none")),
+            "one of " + ", ".join((*DRAFTER_NAMES, "layer_skip, corpus:FILE.pool, none")),
         ),
         (("--top-p", "0.9"), "--temperature above 0 beside --top-p"),
         (("--repetition-penalty", "0"), "--repetition-penalty above 0, got 0.0"),

@@ -9,7 +9,7 @@ what they add outweighs their time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -30,10 +30,11 @@ from ..base import (
     as_token_ids,
     check_budget,
 )
-from ..tree import CandidateTree, IntArray, accepted_path
+from ..tree import CandidateTree
 from . import _merge_kernels as kernels
 from .drawn import join_chosen
 from .price import Price
+from .step import Record, Step, outcome_of
 
 if TYPE_CHECKING:
     from ..model_drafting.runner import TreeRunner
@@ -82,17 +83,6 @@ class BlendConfig:
             )
 
 
-@dataclass(slots=True)
-class _Record:
-    """How one request has fared with each source."""
-
-    expected: npt.NDArray[np.float64]  # (num_sources,) promised tokens, fading
-    accepted: npt.NDArray[np.float64]  # (num_sources,) tokens that came true, fading
-    idle_steps: npt.NDArray[np.int64]  # (num_sources,) steps since it last proposed what came true
-    step: int = 0
-    trees: list[CandidateTree | None] = field(default_factory=list)  # what each last proposed
-
-
 class BlendDrafter:
     """Merges the trees of several drafters.
 
@@ -131,7 +121,7 @@ class BlendDrafter:
         self._last_begin: float | None = None  # of the step that runs
         self._committed = 0  # tokens of all requests in it
         self._draft_seconds = [0.0] * len(fallbacks)  # in it
-        self._records: dict[RequestId, _Record] = {}
+        self._records: dict[RequestId, Record] = {}
 
     @property
     def name(self) -> str:
@@ -162,7 +152,7 @@ class BlendDrafter:
         """
         prompt = as_token_ids(prompt_ids)
         num_sources = len(self.sources)
-        self._records[request_id] = _Record(
+        self._records[request_id] = Record(
             np.zeros(num_sources), np.zeros(num_sources), np.zeros(num_sources, np.int64)
         )
         for source in self.sources:
@@ -197,7 +187,7 @@ class BlendDrafter:
         record = self._records.get(request_id)
         if record is not None and tokens.size:
             self._committed += tokens.size
-            self._settle(record, tokens)
+            self._settle(record, tokens.tolist())
         for source in self.sources:
             source.extend(request_id, tokens)
 
@@ -218,7 +208,7 @@ class BlendDrafter:
             if record is not None:
                 record.step += 1
                 record.trees = [None] * len(self.sources)
-        step = _Step(request_ids, records, len(self.sources), max_nodes, max_depth)
+        step = Step(request_ids, records, len(self.sources), max_nodes, max_depth)
         for index in range(self._num_cheap):
             self._ask(step, index, step.rows)
         merged = step.merge()
@@ -263,7 +253,7 @@ class BlendDrafter:
         for source in self.sources:
             source.stop(request_id)
 
-    def _ask(self, step: _Step, index: int, rows: Sequence[int]) -> int:
+    def _ask(self, step: Step, index: int, rows: Sequence[int]) -> int:
         """Ask a source for those of the given rows for which it is not idle; return how many."""
         asked = [row for row in rows if self._is_asked(step.record(row), index)]
         if asked:
@@ -275,7 +265,7 @@ class BlendDrafter:
                 step.add(row, index, tree, self._trust(record, index))
         return len(asked)
 
-    def _ask_fallbacks(self, step: _Step, merged: Sequence[CandidateTree]) -> bool:
+    def _ask_fallbacks(self, step: Step, merged: Sequence[CandidateTree]) -> bool:
         """Ask each fallback where the others promise little, if it pays; return whether any was."""
         poor = [row for row in step.rows if step.promise(row, merged) < self.config.abstain_below]
         asked = False
@@ -302,23 +292,23 @@ class BlendDrafter:
         self._last_begin, self._committed = now, 0
         self._draft_seconds = [0.0] * len(self._prices)
 
-    def _is_asked(self, record: _Record, index: int) -> bool:
+    def _is_asked(self, record: Record, index: int) -> bool:
         idle = record.idle_steps[index] >= self.config.idle_after
         return not idle or record.step % self.config.idle_period == 0
 
-    def _trust(self, record: _Record, index: int) -> np.float32:
+    def _trust(self, record: Record, index: int) -> np.float32:
         """Return the factor on a source's probabilities, at most 1."""
         prior = self.config.prior
         ratio = (record.accepted[index] + prior) / (record.expected[index] + prior)
         return np.float32(min(ratio, 1.0))
 
-    def _settle(self, record: _Record, tokens: IntArray) -> None:
+    def _settle(self, record: Record, tokens: list[int]) -> None:
         """Compare the committed tokens with what each source last proposed."""
         reached = [0] * len(self.sources)
         for index, tree in enumerate(record.trees):
             if tree is None or tree.num_nodes == 0:
                 continue
-            promised, came_true = _outcome(tree, tokens)
+            promised, came_true = outcome_of(tree, tokens)
             fade = max(0.0, 1.0 - promised / self.config.memory)
             record.expected[index] = record.expected[index] * fade + promised
             record.accepted[index] = record.accepted[index] * fade + came_true
@@ -330,76 +320,3 @@ class BlendDrafter:
                 others = max(reached[:index] + reached[index + 1 :])
                 price.record_gain(max(0, reached[index] - others))
         record.trees.clear()
-
-
-class _Step:
-    """The trees of one step as the merging kernel takes them."""
-
-    def __init__(
-        self,
-        request_ids: Sequence[RequestId],
-        records: Sequence[_Record | None],
-        num_sources: int,
-        max_nodes: int,
-        max_depth: int,
-    ) -> None:
-        self.request_ids = request_ids
-        self.rows = [row for row, record in enumerate(records) if record is not None]
-        self._records = records
-        self.max_nodes = max_nodes
-        self.max_depth = max_depth
-        self.drawn: list[CandidateTree | None] = [None] * len(records)
-        self._nodes = np.empty((len(records), num_sources, 2, max_nodes), np.int32)
-        self._probs = np.empty((len(records), num_sources, max_nodes), np.float32)
-        self._counts = np.zeros((len(records), num_sources), np.int32)
-
-    def record(self, row: int) -> _Record:
-        """Return the record of one of ``rows``, the known requests."""
-        record = self._records[row]
-        assert record is not None
-        return record
-
-    def promise(self, row: int, merged: Sequence[CandidateTree]) -> float:
-        """Return how many tokens a request's trees are expected to bring."""
-        drawn = self.drawn[row]
-        promised = 0.0 if drawn is None else float(drawn.probs.sum())
-        return promised + float(merged[row].probs.sum())
-
-    def add(self, row: int, index: int, tree: CandidateTree, trust: np.float32) -> None:
-        """Take in a source's tree for one request.
-
-        Of several drawn trees the first is kept: they cannot be merged.
-        """
-        if tree.draft_probs is not None:
-            if tree.num_nodes and self.drawn[row] is None:
-                probs = (tree.probs * trust).astype(np.float32)
-                self.drawn[row] = CandidateTree(
-                    tree.token_ids, tree.parents, probs, tree.draft_probs
-                )
-            return
-        size = tree.num_nodes
-        self._counts[row, index] = size
-        self._nodes[row, index, kernels.TOKEN, :size] = tree.token_ids
-        self._nodes[row, index, kernels.PARENT, :size] = tree.parents
-        self._probs[row, index, :size] = tree.probs * trust
-
-    def merge(self) -> list[CandidateTree]:
-        """Return one tree a request of all that was added, drawn trees left out."""
-        num_requests, _, _, max_nodes = self._nodes.shape
-        nodes = np.empty((num_requests, 2, max_nodes), np.int32)
-        probs = np.empty((num_requests, max_nodes), np.float32)
-        counts = np.empty(num_requests, np.int32)
-        kernels.merge_trees(self._nodes, self._probs, self._counts, nodes, probs, counts)
-        return [
-            CandidateTree(nodes[row, 0, :size], nodes[row, 1, :size], probs[row, :size])
-            for row, size in enumerate(counts.tolist())
-        ]
-
-
-def _outcome(tree: CandidateTree, tokens: IntArray) -> tuple[float, int]:
-    """Return how many tokens a tree promised and how many came true.
-
-    Nodes deeper than the committed tokens are left out: what they said is not known yet.
-    """
-    promised = float(tree.probs[tree.depths() <= tokens.size].sum())
-    return promised, accepted_path(tree, tokens).size

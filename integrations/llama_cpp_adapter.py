@@ -176,7 +176,7 @@ def attach(
 
 
 def _check_model(llama: Any) -> None:
-    import llama_cpp
+    import llama_cpp  # pyright: ignore[reportMissingImports]
 
     for kind in ("recurrent", "hybrid"):
         if getattr(llama_cpp, f"llama_model_is_{kind}")(llama.model):

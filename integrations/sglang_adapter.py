@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from sglang.srt.speculative.ngram_worker import NGRAMWorker
+from sglang.srt.speculative.ngram_worker import NGRAMWorker  # pyright: ignore[reportMissingImports]
 
 from ..drafters import DEFAULT_NAMESPACE, CandidateTree
 from .engine_config import (

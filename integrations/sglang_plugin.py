@@ -8,8 +8,13 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-from sglang.srt.speculative.spec_registry import CustomSpecAlgo, get_spec
+from sglang.srt.speculative.spec_info import (  # pyright: ignore[reportMissingImports]
+    SpeculativeAlgorithm,
+)
+from sglang.srt.speculative.spec_registry import (  # pyright: ignore[reportMissingImports]
+    CustomSpecAlgo,
+    get_spec,
+)
 
 NAME = "FREEDRAFT"
 DEFAULT_SLOTS = 12
@@ -50,7 +55,9 @@ class FreedraftAlgorithm(CustomSpecAlgo):  # type: ignore[misc]  # no types with
         needs_confidence_relay: bool = False,
     ) -> Any:
         """Return what relays accepted tokens from one step to the next under overlap."""
-        from sglang.srt.managers.overlap_utils import FutureMap
+        from sglang.srt.managers.overlap_utils import (  # pyright: ignore[reportMissingImports]
+            FutureMap,
+        )
 
         return FutureMap(
             device, self, req_to_token_pool, needs_cpu_seq_lens, needs_confidence_relay
@@ -129,8 +136,11 @@ def register() -> None:
     if get_spec(NAME) is not None:
         return
 
-    @SpeculativeAlgorithm.register(NAME, supports_overlap=True, spec_class=FreedraftAlgorithm)
     def create(server_args: Any) -> type:
         from .sglang_adapter import FreedraftWorker
 
         return FreedraftWorker
+
+    SpeculativeAlgorithm.register(NAME, supports_overlap=True, spec_class=FreedraftAlgorithm)(
+        create
+    )

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tensorrt_llm._torch.pyexecutor.resource_manager import BaseResourceManager
-from tensorrt_llm._torch.speculative.drafter import Drafter
+from tensorrt_llm._torch.pyexecutor.resource_manager import (  # pyright: ignore[reportMissingImports]
+    BaseResourceManager,
+)
+from tensorrt_llm._torch.speculative.drafter import Drafter  # pyright: ignore[reportMissingImports]
 
 from .budget.config import check_schedule
 from .engine_config import EngineConfig
@@ -70,7 +72,7 @@ class FreedraftDrafter(Drafter):  # type: ignore[misc]  # no types without the e
 
     def _step_length(self) -> int:
         """Return the most tokens of a draft now: the engine writes its schedule's choice here."""
-        given = [getattr(self, name, None) for name in _LENGTH_NAMES]
+        given: list[int | None] = [getattr(self, name, None) for name in _LENGTH_NAMES]
         return min([self._longest, *(number for number in given if number is not None)])
 
 
@@ -130,7 +132,9 @@ def create_decoding_config(
         ValueError: the model keeps a state, or a limit or setting is out of its range.
         OSError: the model's configuration cannot be read.
     """
-    from tensorrt_llm.llmapi import UserProvidedDecodingConfig
+    from tensorrt_llm.llmapi import (  # pyright: ignore[reportMissingImports]
+        UserProvidedDecodingConfig,
+    )
 
     found = read_vocab_size(model)
     chains = RequestChains(found if vocab_size is None else vocab_size, config)
@@ -173,7 +177,9 @@ def _reads_from() -> bool:
         probe = Drafter.__new__(_Probe)
         probe.draft_len_schedule = {1: 2, 4: 1}
         return ask(probe, 3) == 2
-    from tensorrt_llm._torch.speculative.interface import get_draft_len_for_batch_size
+    from tensorrt_llm._torch.speculative.interface import (  # pyright: ignore[reportMissingImports]
+        get_draft_len_for_batch_size,
+    )
 
     return bool(get_draft_len_for_batch_size({1: 2, 4: 1}, 3, 2) == 2)
 

@@ -20,6 +20,7 @@ from ._cli_engine_config import vllm_config
 from ._cli_generate import generate
 from ._cli_pool import pool
 from ._cli_replay import replay
+from ._cli_schedule import schedule
 from ._cli_simulate import simulate
 
 app = typer.Typer(
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, generate, replay, bench, simulate, doctor):
+for command in (demo, generate, replay, bench, simulate, schedule, doctor):
     app.command()(command)
 app.command("vllm-config")(vllm_config)
 app.add_typer(pool)

@@ -93,9 +93,9 @@ def _read(
     times: dict[tuple[int, int, int], list[float]],
 ) -> Times:
     for line in file.read_text(encoding="utf-8").splitlines():
-        running, nodes, seconds = line.split()
+        running, drafted, seconds = line.split()
         if int(running) == batch:
-            times.setdefault((context, batch, int(nodes)), []).append(float(seconds))
+            times.setdefault((context, batch, int(drafted)), []).append(float(seconds))
     for nodes in plan.nodes:
         found = len(times.get((context, batch, nodes), []))
         if found < 2:

@@ -27,7 +27,8 @@ trap 'rm -rf "$logs"' EXIT
 # vLLM's own imports warn
 "$python" -m pytest -q -W default -p no:cacheprovider --no-header \
   tests/integrations/test_vllm_adapter.py tests/integrations/test_vllm_metrics.py \
-  tests/integrations/test_vllm_mends.py tests/integrations/test_request_book.py
+  tests/integrations/test_vllm_mends.py tests/integrations/test_vllm_plugin.py \
+  tests/integrations/test_request_book.py
 "$python" benchmarks/vllm_identity.py --model "$model" --logs "$logs" \
   --num-prompts 6 --max-tokens 48 --num-draws 400
 "$python" benchmarks/vllm_server.py --model "$model" --log "$logs/server.log" \

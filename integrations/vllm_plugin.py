@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -42,6 +43,8 @@ def pass_salts_on() -> None:
 
     Without it the workers do not know the salts, and no request learns from another.
     """
+    if "vllm.config" not in sys.modules:
+        return  # no scheduler is made in this process, and importing one takes seconds
     try:
         from vllm.v1.core.sched.output import NewRequestData
     except ImportError as error:

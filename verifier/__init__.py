@@ -2,13 +2,16 @@
 
 from .noise import NoiseKey
 from .sampling import choose_token
+from .target import Target, open_target
 from .tree_forward import TreeForward
 from .walk import WalkResult, walk
 
 __all__ = [
     "NoiseKey",
+    "Target",
     "TreeForward",
     "WalkResult",
     "choose_token",
+    "open_target",
     "walk",
 ]

@@ -188,6 +188,9 @@ class TreeForward:
         for keeper in self._keepers:
             keeper.select(torch.tensor(rows), num_dropped)
 
+    def finish(self) -> None:
+        """Leave the cache as it is: it holds all committed tokens but the last at any time."""
+
     def _masks(self, batch: TreeBatch, lengths: Tensor) -> dict[str, Tensor | None]:
         """Return the mask of each kind of layer, ``None`` where one column sees all keys."""
         masks: dict[str, Tensor | None] = {}

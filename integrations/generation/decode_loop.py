@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...drafters import CandidateTree, RequestId
-from ...verifier import TreeForward, WalkResult, walk
+from ...verifier import Target, WalkResult, walk
 from ...verifier.rejection import PositionChance, TreeDraft, verify_by_rejection
 from ...verifier.tree_growth import TreeGrowth
 from ..budget import PooledBudget
@@ -32,7 +32,7 @@ class DecodeLoop:
 
     def __init__(
         self,
-        target: TreeForward,
+        target: Target,
         guard: DraftGuard,
         budget: PooledBudget | None,
         max_nodes: int,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal, Protocol, overload
 
 import torch
@@ -29,9 +30,16 @@ from ...drafters import (
 from ...drafters.blend import BlendDrafter
 from ...drafters.catalog import CORPUS_PREFIX
 from ...drafters.corpus.pool_file import tokenizer_fingerprint
-from ...verifier import TreeForward
+from ...verifier import TreeForward, open_target
 from ...verifier.tree_growth import TreeGrowth
-from ..budget import PADDED, BudgetConfig, PooledBudget
+from ..budget import (
+    PADDED,
+    BudgetConfig,
+    Calibration,
+    PooledBudget,
+    StepCosts,
+    load_calibration,
+)
 from ..draft_guard import DraftGuard
 from ..layer_skip_file import LAYER_SKIP, layer_skip_drafter
 from ..statistics import StepReport
@@ -75,6 +83,7 @@ def generate(
     drafter: Drafter | str | None = DEFAULT_DRAFTER,
     max_nodes: int = DEFAULT_MAX_NODES,
     cost_gate: bool = True,
+    calibration: Calibration | str | Path | None = None,
     seed: int | Sequence[int] | None = None,
     namespace: str = DEFAULT_NAMESPACE,
     prediction: str | Sequence[int] | None = None,
@@ -97,6 +106,7 @@ def generate(
     drafter: Drafter | str | None = DEFAULT_DRAFTER,
     max_nodes: int = DEFAULT_MAX_NODES,
     cost_gate: bool = True,
+    calibration: Calibration | str | Path | None = None,
     seed: int | Sequence[int] | None = None,
     namespace: str = DEFAULT_NAMESPACE,
     prediction: str | Sequence[int] | None = None,
@@ -118,6 +128,7 @@ def generate(
     drafter: Drafter | str | None = DEFAULT_DRAFTER,
     max_nodes: int = DEFAULT_MAX_NODES,
     cost_gate: bool = True,
+    calibration: Calibration | str | Path | None = None,
     seed: int | Sequence[int] | None = None,
     namespace: str = DEFAULT_NAMESPACE,
     prediction: str | Sequence[int] | None = None,
@@ -142,6 +153,8 @@ def generate(
             with the same loop.
         max_nodes: most candidate tokens of one row and step.
         cost_gate: verify only as many candidates as pay at the step times measured so far.
+        calibration: step times to begin with: a calibration, the path of a file that
+            ``freedraft calibrate`` wrote, or the name of a ready-made curve.
         seed: for sampling; an integer for the batch or one a row. Drawn from torch's default
             generator when absent.
         namespace: a drafter that is kept learns from earlier requests of the same namespace only.
@@ -162,8 +175,9 @@ def generate(
 
     Raises:
         ValueError: an empty prompt, ids outside the vocabulary, a tokenizer that doesn't fit, a
-            prompt that fills the context, an unknown drafter name, or a model, cache or option
-            that cannot be used; the message says what was expected and what came.
+            prompt that fills the context, an unknown drafter name, a calibration that cannot be
+            read, or a model, cache or option that cannot be used; the message says what was
+            expected and what came.
     """
     input_ids, attention_mask = encode_prompt(model, prompt, tokenizer)
     if isinstance(drafter, str) and drafter.startswith(CORPUS_PREFIX) and tokenizer is not None:
@@ -196,6 +210,7 @@ def generate(
         drafter=drafter,
         max_nodes=max_nodes,
         cost_gate=cost_gate,
+        calibration=calibration,
         seed=seed,
         namespace=namespace,
         prediction=encode_prediction(model, prediction, tokenizer),
@@ -219,6 +234,7 @@ def custom_generate(
     drafter: Drafter | str | None = DEFAULT_DRAFTER,
     max_nodes: int = DEFAULT_MAX_NODES,
     cost_gate: bool = True,
+    calibration: Calibration | str | Path | None = None,
     seed: int | Sequence[int] | None = None,
     namespace: str = DEFAULT_NAMESPACE,
     prediction: Sequence[int] | None = None,
@@ -229,9 +245,9 @@ def custom_generate(
     """Decode speculatively behind ``model.generate(..., custom_generate=custom_generate)``.
 
     transformers prepares the configuration, the processors and the criteria, and calls this in the
-    place of its own loop. ``drafter``, ``max_nodes``, ``cost_gate``, ``seed``, ``namespace``,
-    ``prediction`` (token ids) and ``on_step`` are given to ``model.generate`` by name, with the
-    meaning they have in :func:`generate`.
+    place of its own loop. ``drafter``, ``max_nodes``, ``cost_gate``, ``calibration``, ``seed``,
+    ``namespace``, ``prediction`` (token ids) and ``on_step`` are given to ``model.generate`` by
+    name, with the meaning they have in :func:`generate`.
 
     Returns:
         What :func:`generate` returns.
@@ -273,14 +289,14 @@ def custom_generate(
     drafter = _resolve(model, drafter, prediction)
     longest_text = min(rows[0].rules.max_length, max_context)
     # The last token is never a key, so a cache of fixed size need not hold it.
-    target = TreeForward(model, cache, longest_text + max_nodes + 1, longest_text - 1)
+    target = open_target(model, cache, longest_text + max_nodes + 1, longest_text - 1)
     loop = DecodeLoop(
         target,
         DraftGuard(drafter, vocab_size),
-        PooledBudget(config=BudgetConfig(PADDED)) if cost_gate else None,
+        _open_budget(calibration) if cost_gate else None,
         max_nodes,
         report,
-        TreeGrowth(model, target),
+        TreeGrowth(model, target) if isinstance(target, TreeForward) else None,
     )
     loop.run(rows, prompts, namespace, prediction)
     if streamer is not None:
@@ -288,7 +304,13 @@ def custom_generate(
     sequences = padded_sequences(rows, input_ids, generation_config)
     if not generation_config.return_dict_in_generate:
         return sequences
+    target.finish()
     return GenerationResult.of_rows(rows, sequences, loop.statistics, steps, target.cache)
+
+
+def _open_budget(calibration: Calibration | str | Path | None) -> PooledBudget:
+    prior = None if calibration is None else load_calibration(calibration)
+    return PooledBudget(StepCosts(prior), BudgetConfig(PADDED))
 
 
 def _split_config(

@@ -31,7 +31,8 @@ class GenerationResult:
         scores: of each new position a ``(batch, vocab_size)`` float32 tensor of processed scores,
             with ``output_scores``; zeros for rows that had ended.
         logits: the same before the processors, with ``output_logits``.
-        cache: the target's key-value cache, all tokens of the longest-running rows but the last.
+        cache: the target's key-value cache, all tokens of the longest-running rows but the last;
+            ``None`` where each of several rows has one of its own (recurrent models).
     """
 
     sequences: Tensor
@@ -52,7 +53,7 @@ class GenerationResult:
         sequences: Tensor,
         statistics: GenerationStatistics,
         steps: list[StepReport],
-        cache: Cache,
+        cache: Cache | None,
     ) -> GenerationResult:
         """Collect what finished rows hold."""
         recording = rows[0].recording

@@ -11,6 +11,9 @@ import numpy.typing as npt
 
 from .tree import CandidateTree, FloatArray, IntArray
 
+if TYPE_CHECKING:
+    from .model_drafting import TreeRunner
+
 FloatArray64 = npt.NDArray[np.float64]
 RequestId = Hashable
 DEFAULT_NAMESPACE = ""

@@ -23,8 +23,8 @@ def join_chosen(drawn: CandidateTree, chosen: CandidateTree, max_nodes: int) -> 
     tokens, parents = drawn.token_ids.tolist(), drawn.parents.tolist()
     probs = drawn.probs.tolist()
     node_of: dict[tuple[int, int], int] = {}
-    for node, edge in enumerate(zip(parents, tokens, strict=True)):
-        node_of.setdefault(edge, node)
+    for drawn_node, edge in enumerate(zip(parents, tokens, strict=True)):
+        node_of.setdefault(edge, drawn_node)
     placed: list[int | None] = []
     for token, parent, prob in zip(
         chosen.token_ids.tolist(), chosen.parents.tolist(), chosen.probs.tolist(), strict=True

@@ -41,7 +41,7 @@ class Window:
     @property
     def width(self) -> int:
         """Columns."""
-        return self.levels.shape[1]
+        return int(self.levels.shape[1])
 
     def resize(self, width: int, text: IntArray) -> None:
         """Drop columns on the right, or add some with guesses from the text.

@@ -161,7 +161,8 @@ class SuccessorTable:
         )
         k = self.shape.num_successors
         fits = (
-            (rows.dtype, keys.dtype, ids.dtype, probs.dtype) == (*[np.int32] * 3, np.float32)
+            all(array.dtype == np.int32 for array in (rows, keys, ids))
+            and probs.dtype == np.float32
             and rows.ndim == 1
             and keys.shape == rows.shape
             and ids.shape == probs.shape == (rows.size, k)

@@ -72,8 +72,9 @@ class FreedraftProposer:
         mended = mend_stock_faults() if config.mend else []
         self._drafter = drafter
         self._metrics = MetricsFile(int(vllm_config.parallel_config.data_parallel_rank))
+        weakref.finalize(self, self._metrics.close)
         # Worker processes end without atexit; what multiprocessing finalizes is run in both.
-        Finalize(None, self.close, exitpriority=10)
+        Finalize(None, _close_living, args=(weakref.ref(self),), exitpriority=10)
         self._warm = None
         if config.warm_file is not None and self._drafts_here:
             self._warm = WarmFile(drafter, _rank_path(config.warm_file, vllm_config), vocab_size)
@@ -230,6 +231,12 @@ def read_config(additional_config: object, environment: Mapping[str, str]) -> En
     if not isinstance(source, str | dict):
         raise ValueError(f"expected an object or a path, got {type(source).__name__}")
     return EngineConfig.load(source)
+
+
+def _close_living(reference: weakref.ref[FreedraftProposer]) -> None:
+    proposer = reference()
+    if proposer is not None:
+        proposer.close()
 
 
 def _is_draft_rank(parallel_config: Any) -> bool:

@@ -13,7 +13,7 @@ from .budget.step_costs import WIDTHS
 from .chain_forecast import ChainForecast, FloatArray64
 
 _LENGTHS = [int(width) - 1 for width in WIDTHS[1:]]
-_LEAST_GAIN = 1.1  # over a step without a draft: what forecasts get wrong must not cost anything
+_LEAST_GAIN = 1.1  # over the next shorter length: a long chain that fails costs many steps
 
 
 class RoundChainBudget(PooledBudget):
@@ -80,5 +80,8 @@ class RoundChainBudget(PooledBudget):
             return 0
         lengths = _LENGTHS[: expected.size]
         rates = (1 + expected) / self.costs.relative(num_requests, np.array(lengths) + 1)
-        best = int(np.argmax(rates))
-        return lengths[best] if rates[best] > _LEAST_GAIN else 0
+        best, best_rate = 0, 1.0
+        for length, rate in zip(lengths, rates.tolist(), strict=True):
+            if rate > _LEAST_GAIN * best_rate:
+                best, best_rate = length, rate
+        return best

@@ -9,6 +9,7 @@ from ...drafters._jit import compile_once, kernel
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.uint8]
 Doubles = npt.NDArray[np.float64]
 
 
@@ -67,9 +68,29 @@ def pooled_counts(
         start = stops[request]
 
 
+@kernel
+def mark_falling(probs: Floats, stops: Ints, falling: Flags) -> None:
+    """Mark the requests whose most probable nodes stand first.
+
+    Args:
+        probs: ``(num_nodes,)`` path probabilities, one request after another.
+        stops: ``(num_requests,)`` where each request's nodes end.
+        falling: ``(num_requests,)`` overwritten with 1 or 0.
+    """
+    start = 0
+    for request in range(stops.size):
+        falling[request] = 1
+        for node in range(start + 1, stops[request]):
+            if probs[node] > probs[node - 1]:
+                falling[request] = 0
+                break
+        start = stops[request]
+
+
 def compile_kernels() -> None:
     """Compile each kernel for its one signature."""
     compile_once(best_count, "int64(float32[::1], float64[::1], int64)")
     compile_once(
         pooled_counts, "void(float32[::1], float32[::1], int64[::1], float64[::1], int64[::1])"
     )
+    compile_once(mark_falling, "void(float32[::1], int64[::1], uint8[::1])")

@@ -7,15 +7,21 @@ are always a connected part of it, so a count is all that has to be chosen.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
 
 from . import _choice_kernels as kernels
-from ._choice_kernels import compile_kernels
 
 IntArray64 = npt.NDArray[np.int64]
+FlagArray = npt.NDArray[np.uint8]
 
-__all__ = ["choose_num_nodes", "compile_kernels", "pooled_choice"]
+
+@cache
+def compile_kernels() -> None:
+    """Compile what the choice runs on; the second call costs nothing."""
+    kernels.compile_kernels()
 
 
 def choose_num_nodes(gains: npt.ArrayLike, num_requests: int, costs: npt.ArrayLike) -> int:
@@ -72,6 +78,20 @@ def pooled_choice(probs: npt.ArrayLike, sizes: npt.ArrayLike, costs: npt.ArrayLi
         compile_kernels()
         kernels.pooled_counts(np.sort(nodes), nodes, stops, times, counts)
     return counts
+
+
+def most_probable_first(probs: npt.ArrayLike, sizes: npt.ArrayLike) -> FlagArray:
+    """Return ``(num_requests,)`` uint8: 1 where a request's probabilities never grow.
+
+    Args:
+        probs: ``(num_nodes,)`` path probabilities, one request after another.
+        sizes: ``(num_requests,)`` nodes of each request's tree.
+    """
+    stops = np.cumsum(sizes, dtype=np.int64)
+    falling = np.empty(stops.size, np.uint8)
+    compile_kernels()
+    kernels.mark_falling(np.ascontiguousarray(probs, np.float32), stops, falling)
+    return falling
 
 
 def _check_costs(num_gains: int, costs: npt.NDArray[np.float64]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...drafters import CandidateTree, RequestId
-from .choice import choose_num_nodes, compile_kernels, pooled_choice
+from .choice import choose_num_nodes, compile_kernels, most_probable_first, pooled_choice
 from .config import PADDED, BudgetConfig
 from .request_record import RequestRecord
 from .step_costs import StepCosts
@@ -155,31 +155,29 @@ class PooledBudget:
     def _choose(
         self, records: Sequence[RequestRecord], trees: Sequence[CandidateTree]
     ) -> list[CandidateTree]:
-        corrected = [
-            tree.probs * np.float32(record.correction)
-            for tree, record in zip(trees, records, strict=True)
-        ]
+        sizes = [tree.num_nodes for tree in trees]
+        probs = np.concatenate([tree.probs for tree in trees])
+        falling = most_probable_first(probs, sizes).tolist()
+        probs *= np.repeat(np.array([r.correction for r in records], np.float32), sizes)
         choose = self._padded_counts if self.config.layout == PADDED else self._pooled_counts
-        counts = self._tested(choose(corrected))
-        # Dropping sampled nodes because of what was sampled would bias the output.
+        counts = self._tested(choose(probs, sizes))
         return [
-            tree if tree.draft_probs is not None else tree.cut(count)
-            for tree, count in zip(trees, counts, strict=True)
+            _cut(tree, count, bool(first))
+            for tree, count, first in zip(trees, counts, falling, strict=True)
         ]
 
-    def _pooled_counts(self, probs: Sequence[FloatArray]) -> list[int]:
-        sizes = [row.size for row in probs]
-        widths = 1 + np.arange(sum(sizes) + 1) / len(probs)
-        costs = self._costs(len(probs), widths)
-        return list(map(int, pooled_choice(np.concatenate(probs), sizes, costs)))
+    def _pooled_counts(self, probs: FloatArray, sizes: Sequence[int]) -> list[int]:
+        costs = self._costs(len(sizes), 1 + np.arange(probs.size + 1) / len(sizes))
+        counts: list[int] = pooled_choice(probs, sizes, costs).tolist()
+        return counts
 
-    def _padded_counts(self, probs: Sequence[FloatArray]) -> list[int]:
-        widest = max(row.size for row in probs)
+    def _padded_counts(self, probs: FloatArray, sizes: Sequence[int]) -> list[int]:
+        widest = max(sizes)
         gains = np.zeros(widest, np.float32)  # of each further column, all rows together
-        for row in probs:
+        for row in np.split(probs, np.cumsum(sizes)[:-1]):
             gains[: row.size] += np.sort(row)[::-1]
-        costs = self._costs(len(probs), np.arange(1, widest + 2))
-        return [choose_num_nodes(gains, len(probs), costs)] * len(probs)
+        costs = self._costs(len(sizes), np.arange(1, widest + 2))
+        return [choose_num_nodes(gains, len(sizes), costs)] * len(sizes)
 
     def _costs(self, num_requests: int, widths: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Return the relative times of the widths, those with drafts by the margin dearer."""
@@ -198,6 +196,17 @@ class PooledBudget:
         self._off_steps = 0
         self._wait = min(2 * self._wait, _LONGEST_WAIT * self.config.test_after)
         return [self.config.test_nodes] * len(counts)
+
+
+def _cut(tree: CandidateTree, num_nodes: int, most_probable_first: bool) -> CandidateTree:
+    """Return the tree's most probable nodes; much cheaper where they stand first."""
+    if tree.draft_probs is not None:
+        return tree  # dropping sampled nodes because of what was sampled would bias the output
+    if not most_probable_first or num_nodes in (0, tree.num_nodes):
+        return tree.cut(num_nodes)
+    return CandidateTree(
+        tree.token_ids[:num_nodes], tree.parents[:num_nodes], tree.probs[:num_nodes]
+    )
 
 
 def _limited(tree: CandidateTree, limit: int | None, scheduled: int | None) -> CandidateTree:

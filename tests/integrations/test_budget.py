@@ -182,6 +182,18 @@ def test_unverified_drafts_that_come_true_bring_drafting_back() -> None:
     assert budget.correction(0) <= low
 
 
+@given(st.lists(st.lists(st.floats(0, 1, width=32), max_size=6), min_size=1, max_size=4))
+def test_a_cut_keeps_the_most_probable_nodes_wherever_they_stand(rows: list[list[float]]) -> None:
+    trees = [  # all nodes hang from the root, so that any order is a tree
+        CandidateTree.from_arrays(range(len(row)), [-1] * len(row), row) for row in rows
+    ]
+    requests = list(range(len(trees)))
+    for tree, kept in zip(trees, PooledBudget().cut(requests, trees), strict=True):
+        expected = tree.cut(kept.num_nodes)
+        assert kept.token_ids.tolist() == expected.token_ids.tolist()
+        assert kept.probs.tolist() == expected.probs.tolist()
+
+
 def test_limits_and_schedule_hold() -> None:
     budget = PooledBudget(config=BudgetConfig(schedule={1: 16, 2: 3, 4: 0}))
     trees = [sure(10, 0.01)] * 4

@@ -7,7 +7,8 @@ fixed seed, and one forward over each answer says which tokens it held likely at
 (``--records``). Then each arm is replayed: the walk takes the recorded answer, and the feedback
 names the likely tokens at the accepted nodes. At rejected nodes nothing is known, so for the
 recycling drafter, which learns there too, the numbers are lower bounds; ``cold_start_live.py`` runs
-some of them with the model. An arm's drafter is kept over a workload's prompts, in order.
+some of them with the model. An arm's drafter is kept over a workload's prompts, in order. What the
+file holds already is not run again.
 
 Conditions: ``flat`` verifies all of at most 64 nodes, as where a step costs the same up to 64;
 ``measured`` cuts each tree to what pays at the step times of ``forward_cost.py`` (``--costs``).
@@ -149,6 +150,22 @@ def steps(
     drafter.stop("request")
 
 
+def write(
+    path: Path, prompts: Any, costs: list[float], first: float, rows: list[dict[str, Any]]
+) -> None:
+    """Write what has been measured so far."""
+    report = {
+        "machine": processor(),
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "date": time.strftime("%Y-%m-%d"),
+        "prompts": {prompt["id"]: prompt["workload"] for prompt in prompts},
+        "costs": dict(enumerate(np.round(costs, 3).tolist())),
+        "first_ms": first * 1e3,
+        "rows": rows,
+    }
+    path.write_text(json.dumps(report, indent=1) + "\n")
+
+
 def main() -> None:
     """Record what is missing, replay every arm and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -169,11 +186,16 @@ def main() -> None:
     prompts = [json.loads(line) for line in arguments.prompts.read_text().splitlines()]
     records = read_records(arguments.records, load, prompts)
     rows: list[dict[str, Any]] = []
+    if arguments.out.exists():
+        rows = json.loads(arguments.out.read_text())["rows"]
+    done = {(row["workload"], row["mode"], row["condition"], row["arm"]) for row in rows}
     for workload in sorted({prompt["workload"] for prompt in prompts}):
         chosen = [prompt["id"] for prompt in prompts if prompt["workload"] == workload]
         for mode in MODES:
             for condition in CONDITIONS:
                 for arm in REPLAYED:
+                    if (workload, mode, condition, arm) in done:
+                        continue
                     drafter = ARMS[arm]()
                     gate = costs if condition == "measured" else None
                     parts = []
@@ -192,16 +214,7 @@ def main() -> None:
                     } | summary(parts, costs, first)  # fmt: skip
                     rows.append(row)
                     print(row, flush=True)
-    report = {
-        "machine": processor(),
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "date": time.strftime("%Y-%m-%d"),
-        "prompts": {prompt["id"]: prompt["workload"] for prompt in prompts},
-        "costs": dict(enumerate(np.round(costs, 3).tolist())),
-        "first_ms": first * 1e3,
-        "rows": rows,
-    }
-    arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+                    write(arguments.out, prompts, costs, first, rows)
 
 
 if __name__ == "__main__":

@@ -87,6 +87,7 @@ class DecodeLoop:
                     self._lent.request_ids = [ids[row.index] for row in rows]
                     self._guard.lend_target(self._lent.request_ids, self._lent)
             self._finish_step(rows, [CandidateTree.empty()] * len(rows), logits[:, None], ids)
+            self._record_prompts(rows, prompts)
             active = self._drop_finished(rows, ids)
             while active:
                 self._step(active, ids)
@@ -114,6 +115,7 @@ class DecodeLoop:
         drafted_before = self.statistics.draft_seconds
         logits = self._target.forward(trees, [row.token_ids[-1] for row in rows])
         accepted = self._finish_step(rows, trees, logits, ids)
+        self._record_hidden_states(rows, accepted)
         self._target.commit(accepted)
         end = time.perf_counter()
         learning = self.statistics.draft_seconds - drafted_before
@@ -172,6 +174,19 @@ class DecodeLoop:
             if self._on_step is not None:
                 self._on_step(report)
         return kept
+
+    def _record_prompts(self, rows: Sequence[DecodeRow], prompts: Sequence[Sequence[int]]) -> None:
+        for index, layers in enumerate(zip(*self._target.hidden_states, strict=True)):
+            cached = max(map(len, prompts)) - layers[0].shape[0]
+            rows[index].record_hidden_states(layers, slice(len(prompts[index]) - cached))
+
+    def _record_hidden_states(
+        self, rows: Sequence[DecodeRow], accepted: Sequence[Sequence[int]]
+    ) -> None:
+        """Keep the hidden states behind each emitted token: the root's and the accepted nodes'."""
+        for index, layers in enumerate(zip(*self._target.hidden_states, strict=True)):
+            for column in (0, *(node + 1 for node in accepted[index])):
+                rows[index].record_hidden_states(layers, slice(column, column + 1))
 
     def _drop_finished(
         self, rows: Sequence[DecodeRow], ids: dict[int, RequestId]

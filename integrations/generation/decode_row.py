@@ -43,6 +43,7 @@ class Recording:
     logprobs: bool = False
     scores: bool = False
     logits: bool = False
+    hidden_states: bool = False
 
 
 @dataclass(slots=True)
@@ -60,6 +61,9 @@ class DecodeRow:
         logprobs: log-probability of each emitted token under the raw logits, if recorded.
         scores: ``(1, vocab_size)`` processed scores of each emitted token, if recorded.
         logits: ``(1, vocab_size)`` raw logits of each emitted token, if recorded.
+        hidden_states: of each emitted token, one ``(1, num_columns, hidden_size)`` for the
+            embeddings and each layer, if recorded: the prompt's columns at the first token, later
+            the one column that the token was chosen after.
         finish_reason: why the row has ended, or ``None``.
     """
 
@@ -75,6 +79,7 @@ class DecodeRow:
     logprobs: list[float] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
+    hidden_states: list[tuple[Tensor, ...]] = field(default_factory=list)
     finish_reason: str | None = None
     _raw: Tensor = field(init=False)  # (1, vocab_size), of the token that is chosen now
 
@@ -122,6 +127,11 @@ class DecodeRow:
         self.token_ids.append(token)
         self.finish_reason = self._reason(token)
         return self.finish_reason is None
+
+    def record_hidden_states(self, layers: Sequence[Tensor], columns: slice) -> None:
+        """Keep the given columns of ``(width, hidden_size)`` layers, if they are recorded."""
+        if self.recording.hidden_states:
+            self.hidden_states.append(tuple(layer[None, columns].clone() for layer in layers))
 
     def _process(self, logits: Tensor) -> Tensor:
         """Return the processed scores, in float32 as plain decoding in transformers has them."""

@@ -289,7 +289,13 @@ def custom_generate(
     drafter = _resolve(model, drafter, prediction)
     longest_text = min(rows[0].rules.max_length, max_context)
     # The last token is never a key, so a cache of fixed size need not hold it.
-    target = open_target(model, cache, longest_text + max_nodes + 1, longest_text - 1)
+    target = open_target(
+        model,
+        cache,
+        capacity=longest_text + max_nodes + 1,
+        num_tokens=longest_text - 1,
+        hidden_states=rows[0].recording.hidden_states,
+    )
     loop = DecodeLoop(
         target,
         DraftGuard(drafter, vocab_size),

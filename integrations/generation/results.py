@@ -31,6 +31,9 @@ class GenerationResult:
         scores: of each new position a ``(batch, vocab_size)`` float32 tensor of processed scores,
             with ``output_scores``; zeros for rows that had ended.
         logits: the same before the processors, with ``output_logits``.
+        hidden_states: of each new position, one ``(batch, num_columns, hidden_size)`` for the
+            embeddings and each layer, with ``output_hidden_states``; the prompt's columns at the
+            first position, then one. Zeros in left padding and for rows that had ended.
         cache: the target's key-value cache, all tokens of the longest-running rows but the last;
             ``None`` where each of several rows has one of its own (recurrent models).
     """
@@ -44,6 +47,7 @@ class GenerationResult:
     texts: list[str] | None = None
     scores: tuple[Tensor, ...] | None = None
     logits: tuple[Tensor, ...] | None = None
+    hidden_states: tuple[tuple[Tensor, ...], ...] | None = None
     cache: Cache | None = None
 
     @classmethod
@@ -66,6 +70,7 @@ class GenerationResult:
             steps=steps,
             scores=_stack([row.scores for row in rows]) if recording.scores else None,
             logits=_stack([row.logits for row in rows]) if recording.logits else None,
+            hidden_states=_stack_layers(rows) if recording.hidden_states else None,
             cache=cache,
         )
 
@@ -102,3 +107,27 @@ def _stack(per_row: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
         torch.cat([row[position] if position < len(row) else blank for row in per_row])
         for position in range(longest)
     )
+
+
+def _stack_layers(rows: Sequence[DecodeRow]) -> tuple[tuple[Tensor, ...], ...]:
+    """Turn each row's hidden states into ``(batch, num_columns, hidden_size)`` by position."""
+    longest = max(len(row.hidden_states) for row in rows)
+    positions = []
+    for position in range(longest):
+        given = [row.hidden_states[position : position + 1] for row in rows]
+        first = next(layers[0] for layers in given if layers)
+        width = max(layers[0][0].shape[1] for layers in given if layers)
+        blank = tuple(torch.zeros_like(layer[:, :1]) for layer in first)
+        per_row = [layers[0] if layers else blank for layers in given]
+        positions.append(
+            tuple(
+                torch.cat([_left_padded(layer, width) for layer in layers])
+                for layers in zip(*per_row, strict=True)
+            )
+        )
+    return tuple(positions)
+
+
+def _left_padded(states: Tensor, width: int) -> Tensor:
+    """Return ``(1, width, hidden_size)`` states, zeros in front of those given."""
+    return torch.nn.functional.pad(states, (0, 0, width - states.shape[1], 0))

@@ -35,9 +35,11 @@ def check_options(
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
         raise ValueError(f"expected greedy search or sampling, got {mode.value}")
-    for option in ("output_attentions", "output_hidden_states"):
-        if getattr(config, option, None):
-            raise ValueError(f"expected {option}=False: it is not available with freedraft")
+    if config.output_attentions:
+        raise ValueError(
+            "expected output_attentions=False: a step's attention runs over a tree, rejected "
+            "branches included, and not over a text"
+        )
 
 
 KEPT_IMPLEMENTATIONS = ("static", "quantized")
@@ -67,6 +69,7 @@ def check_model_kwargs(
 ) -> None:
     """Refuse what the loop would not pass on."""
     model_kwargs.pop("logits_to_keep", None)
+    model_kwargs.pop("output_hidden_states", None)  # taken from the configuration
     position_ids: Tensor | None = model_kwargs.pop("position_ids", None)
     if position_ids is not None:
         own = torch.arange(input_ids.shape[1]) - torch.tensor(paddings)[:, None]
@@ -119,7 +122,10 @@ def make_rows(
 ) -> list[DecodeRow]:
     wanted = bool(config.return_dict_in_generate)
     recording = Recording(
-        wanted, wanted and bool(config.output_scores), wanted and bool(config.output_logits)
+        wanted,
+        wanted and bool(config.output_scores),
+        wanted and bool(config.output_logits),
+        wanted and bool(config.output_hidden_states),
     )
     length = input_ids.shape[1]
     rows = []

@@ -60,7 +60,7 @@ class StubTokenizer:
         (PROMPT, {"prediction": "ab"}, "expected a tokenizer beside a prediction's text"),
         (PROMPT, {"prediction": [1, 48]}, r"token ids in 0..47, got 48"),
         (PROMPT, {"num_beams": 2}, "greedy search or sampling, got beam_search"),
-        (PROMPT, {"output_hidden_states": True}, "output_hidden_states=False"),
+        (PROMPT, {"output_attentions": True}, "output_attentions=False: a step's attention"),
         (PROMPT, {"use_cache": False}, "use_cache=True, got False"),
         (PROMPT, {"cache_implementation": "offloaded"}, "got 'offloaded'"),
         (PROMPT, {"stop_strings": ["x"]}, "expected a tokenizer beside stop_strings"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freedraft.workbench.logs import LogError, LogReader, LogRequest, Message
@@ -393,6 +395,11 @@ def _attribute(key: str, value: str) -> dict[str, object]:
     return {"key": key, "value": {"stringValue": value}}
 
 
+def _typed(record: dict[str, str]) -> dict[str, object]:
+    pairs = [{"key": key, "value": {"stringValue": text}} for key, text in record.items()]
+    return {"kvlistValue": {"values": pairs}}
+
+
 def test_spans_of_otlp(tmp_path: Path) -> None:
     messages = [{"role": "user", "parts": [{"type": "text", "content": "hi"}, {"type": "blob"}]}]
     answers = [{"role": "assistant", "parts": [{"type": "text", "content": "ho"}]}]
@@ -414,6 +421,11 @@ def test_spans_of_otlp(tmp_path: Path) -> None:
     assert (request.prompt, request.response) == ((Message("user", "hi"),), "ho")
     assert (request.workload, request.session) == ("chat", "c")
     assert (request.arrival, request.finish) == (1.7e9, 1.7e9 + 2)
+    parts = {"arrayValue": {"values": [_typed({"type": "text", "content": "hey"})]}}
+    message = {"kvlistValue": {"values": [{"key": "parts", "value": parts}]}}
+    typed = {"key": "gen_ai.output.messages", "value": {"arrayValue": {"values": [message]}}}
+    span["attributes"] = [typed]
+    assert one(tmp_path, export).response == "hey"
     span["attributes"] = [_attribute("gen_ai.output.messages", json.dumps(answers)[:-5])]
     assert 'expected JSON in "gen_ai.output.messages"' in fail(tmp_path, export)
 
@@ -444,3 +456,134 @@ def test_a_format_holds_all_lines_to_it(tmp_path: Path) -> None:
     assert read(tmp_path, {"name": "x", "attributes": {}}, log_format="spans") == []
     with pytest.raises(ValueError, match="expected a format among auto, pairs"):
         read(tmp_path, PAIR, log_format="csv")
+
+
+# -- anything at all
+
+ANSWER = [{"role": "assistant", "parts": [{"type": "text", "content": "ho"}]}]
+GOOD: list[dict[str, Any]] = [
+    {"prompt": "p", "response_ids": [1], "logprobs": [-1], "arrival": 1, "session": "x"},
+    {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},
+    {
+        "request": {
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+            "metadata": {"session_id": "s"},
+        },
+        "response": {
+            "created": 1,
+            "choices": [
+                {
+                    "message": {"content": "x", "tool_calls": [{"function": {"name": "f"}}]},
+                    "logprobs": {
+                        "content": [{"token": "x", "logprob": -1, "top_logprobs": [{"token": "y"}]}]
+                    },
+                }
+            ],
+        },
+    },
+    {
+        "request": {"prompt": "p"},
+        "response": {
+            "choices": [
+                {
+                    "text": "x",
+                    "logprobs": {"tokens": ["x"], "token_logprobs": [-1], "top_logprobs": [{}]},
+                }
+            ]
+        },
+    },
+    {
+        "event": "request.finished",
+        "timestamp": "2025-05-27T20:00:14",
+        "obj": {"text": "p", "input_ids": [1]},
+        "out": {
+            "output_ids": [4],
+            "meta_info": {
+                "e2e_latency": 1.0,
+                "output_token_logprobs": [[-1, 4, None]],
+                "output_top_logprobs": [[[-1, 4, None]]],
+            },
+        },
+    },
+    {
+        "name": "c",
+        "attributes": {"gen_ai.prompt.0.content": "q", "gen_ai.completion.0.content": "a"},
+        "events": [{"name": "gen_ai.user.message", "attributes": {"content": "q"}}],
+    },
+    {
+        "resourceSpans": [
+            {
+                "scopeSpans": [
+                    {
+                        "spans": [
+                            {
+                                "name": "c",
+                                "startTimeUnixNano": "1",
+                                "attributes": [
+                                    _attribute("gen_ai.output.messages", json.dumps(ANSWER)),
+                                    {"key": "k", "value": _typed({"a": "b"})},
+                                    {"key": "l", "value": {"arrayValue": {"values": [1]}}},
+                                ],
+                            },
+                        ]
+                    }
+                ]
+            }
+        ]
+    },
+]
+LEAVES: list[Any] = [
+    *(None, True, 0, -1, 10**400, 1e308, float("nan"), "", "x", "[1]", "{}"),
+    *([], {}, [[]], [{}], {"a": 1}, [None], ["x"], [1.5]),
+]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path to each value inside a record."""
+    keys: Any = value if isinstance(value, dict) else ()
+    keys = range(len(value)) if isinstance(value, list) else keys
+    inside = [found for key in keys for found in places(value[key], (*path, key))]
+    return [path, *inside] if path else inside
+
+
+@given(
+    st.sampled_from(GOOD),
+    st.lists(st.tuples(st.integers(0, 999), st.sampled_from(LEAVES)), max_size=2),
+    st.sampled_from(["auto", "auto", "pairs", "chat", "server", "spans"]),
+)
+@settings(max_examples=400, deadline=None)
+def test_no_record_brings_the_reader_down(
+    tmp_path_factory: Any,
+    record: dict[str, Any],
+    changes: list[tuple[int, Any]],
+    log_format: str,
+) -> None:
+    record = deepcopy(record)
+    for number, leaf in changes:
+        path = places(record)
+        *above, key = path[number % len(path)]
+        reduce(lambda inner, step: inner[step], above, record)[key] = deepcopy(leaf)
+    log = tmp_path_factory.getbasetemp() / "any.jsonl"
+    log.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    reader = LogReader(log, log_format, skip_broken=True)
+    requests = list(reader)
+    at = reader.position
+    assert sum(at.skipped.values()) + at.other_lines + bool(requests) == 1
+
+
+@given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 3))
+@settings(max_examples=200, deadline=None)
+def test_no_damage_to_a_server_log_brings_the_reader_down(
+    tmp_path_factory: Any, noise: bytes, place: int, which: int
+) -> None:
+    lines = [line.encode() for line in (*VLLM, SGLANG)]
+    number = (1, 3, 4, len(lines) - 1)[which]
+    cut = place % len(lines[number])
+    lines[number] = lines[number][:cut] + noise + lines[number][cut + len(noise) :]
+    path = tmp_path_factory.getbasetemp() / "any.log"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    reader = LogReader(path, skip_broken=True)
+    found = len(list(reader))
+    at = reader.position
+    assert found == at.requests <= 3
+    assert at.number >= len(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .records import LogError, LogprobRow, kind, wrong
+from .records import LogError, LogprobRow, as_float, kind, wrong
 
 _ID_PREFIX = "token_id:"
 
@@ -52,7 +52,8 @@ def triple_rows(
     others = top if isinstance(top, list) and len(top) == len(emitted) else [None] * len(emitted)
     rows: list[LogprobRow] = []
     for own, more in zip(emitted, others, strict=True):
-        pairs = [_triple(own, key, place), *(_triple(item, key, place) for item in more or ())]
+        triples = [own, *(more if isinstance(more, list) else ())]
+        pairs = [_triple(item, key, place) for item in triples]
         rows.append((pairs[0], *(pair for pair in pairs[1:] if pair[0] != pairs[0][0])))
     return tuple(rows)
 
@@ -112,8 +113,9 @@ def _as_id(token: str) -> str | int:
 
 
 def _number(value: object, key: str, place: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    number = as_float(value)
+    if number is None or math.isnan(number):
         raise wrong(place, "a log-probability", key, value)
-    if value > 1e-3:  # rounding aside
-        raise LogError(place, "wrong field", f'expected a number <= 0 in "{key}", got {value:g}')
-    return min(float(value), 0.0)
+    if number > 1e-3:  # rounding aside
+        raise LogError(place, "wrong field", f'expected a number <= 0 in "{key}", got {number:g}')
+    return min(number, 0.0)

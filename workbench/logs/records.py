@@ -130,8 +130,8 @@ def parse_object(text: str, place: str, *, complete: bool = True) -> Record:
     """
     try:
         record: object = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        what = str(getattr(error, "msg", "nested too deeply")).removesuffix(" at")
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
+        what = str(getattr(error, "msg", error)).removesuffix(" at")
         at = getattr(error, "colno", 1)
         cut = not complete or at >= len(text.rstrip()) or what.startswith("Unterminated string")
         raise LogError(
@@ -218,10 +218,7 @@ def seconds_of(record: Record, keys: tuple[str, ...], place: str) -> float | Non
         value = record.get(key)
         if value is None:
             continue
-        if isinstance(value, str):
-            seconds = _seconds_of_text(value)
-        else:
-            seconds = None if isinstance(value, bool | dict | list) else float(value)
+        seconds = _seconds_of_text(value) if isinstance(value, str) else as_float(value)
         if seconds is None or not math.isfinite(seconds):
             raise wrong(place, "a time", key, value)
         for limit, scale in ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3)):
@@ -229,6 +226,16 @@ def seconds_of(record: Record, keys: tuple[str, ...], place: str) -> float | Non
                 return seconds / scale
         return seconds
     return None
+
+
+def as_float(value: object) -> float | None:
+    """Return a JSON number as float; None for other values and beyond its range."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def _seconds_of_text(text: str) -> float | None:

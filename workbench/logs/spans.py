@@ -28,7 +28,7 @@ _FLAT = re.compile(r"gen_ai\.(prompt|completion)\.(\d+)\.(role|content)")
 _TURN_EVENT = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
 _START_KEYS = ("startTimeUnixNano", "start_time_unix_nano", "start_time")
 _END_KEYS = ("endTimeUnixNano", "end_time_unix_nano", "end_time")
-_VALUE_KEYS = ("stringValue", "boolValue", "doubleValue")
+_VALUE_KEYS = ("stringValue", "intValue", "boolValue", "doubleValue")
 
 
 def is_span_record(record: Record) -> bool:
@@ -108,18 +108,21 @@ def _attributes(value: object, place: str) -> Record:
 
 
 def _any_value(value: object) -> Any:
+    """Return the plain value of OTLP's typed one; None where it is no such value."""
     if not isinstance(value, dict):
         return value
     for key in _VALUE_KEYS:
         if key in value:
             return value[key]
-    if "intValue" in value:
-        return int(value["intValue"])
-    if isinstance(value.get("arrayValue"), dict):
-        return [_any_value(item) for item in value["arrayValue"].get("values", [])]
-    if isinstance(value.get("kvlistValue"), dict):
-        pairs = value["kvlistValue"].get("values", [])
-        return {str(pair.get("key")): _any_value(pair.get("value")) for pair in pairs}
+    for key, entries in value.items():
+        items = entries.get("values") if isinstance(entries, dict) else None
+        if not isinstance(items, list):
+            continue
+        if key == "arrayValue":
+            return [_any_value(item) for item in items]
+        if key == "kvlistValue":
+            pairs = [item for item in items if isinstance(item, dict)]
+            return {str(pair.get("key")): _any_value(pair.get("value")) for pair in pairs}
     return None
 
 

@@ -1,6 +1,7 @@
 """A million tokens: how long does ``freedraft replay`` take, how much memory, and can it be killed?
 
     python benchmarks/replay_million.py TRACES.jsonl... --tokenizer MODEL --out RESULT.json
+    python benchmarks/replay_million.py ... --parts memory,kill  # where times do not matter
 
 Two logs of at least ``--tokens`` response tokens are made of the traces in a temporary folder:
 
@@ -8,8 +9,10 @@ Two logs of at least ``--tokens`` response tokens are made of the traces in a te
 - ``hard``: only the traces named chat, as token ids; each copy has its vocabulary shuffled, so that
   copies have the statistics of chat and nothing in common.
 
-Each drafter replays each log as a whole command: start, reading, tokenizing, replay and report. One
-run is killed and taken up again; its counts must be those of a run that nobody disturbed.
+``times``: each drafter replays each log as a whole command: start, reading, tokenizing, replay and
+report. ``memory``: the largest resident memory for one, two and four times as many tokens.
+``kill``: a replay is killed and taken up again until it ends; its counts must be those of a run
+that nobody disturbed. What the result file holds already is not measured again.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -46,8 +51,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--drafters", default="ngram,suffix,blend")
     parser.add_argument("--kill-after", type=float, default=12.0, help="seconds")
+    parser.add_argument("--parts", default="times", help="of times, memory and kill")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    parts = args.parts.split(",")
     tokenizer = AutoTokenizer.from_pretrained(args.tokenizer)
 
     def encode(text: str) -> list[int]:
@@ -62,7 +69,6 @@ def main() -> None:
         "date": time.strftime("%Y-%m-%d"),
         "nodes": BUDGET,
     }
-    rows = result.setdefault("runs", {})
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tokens = {path: list(tokenize_traces(read_traces(path), encode)) for path in args.traces}
@@ -70,23 +76,34 @@ def main() -> None:
             "hard": write_hard(folder / "hard.jsonl", tokens, args.tokens, len(tokenizer)),
             "mixed": write_mixed(folder / "mixed.jsonl", tokens, args.traces, args.tokens),
         }
-        for log, (path, num_tokens) in logs.items():
+        for log, path in logs.items() if "times" in parts else ():
             for drafter in args.drafters.split(","):
-                key = f"{log}, {drafter}"
-                if key not in rows:
-                    rows[key] = time_one(path, drafter, args.tokenizer, num_tokens)
-                    args.out.write_text(json.dumps(result, indent=2) + "\n")
-                print(key, rows[key], flush=True)
-        if "killed" not in result:
-            result["killed"] = kill_one(logs["mixed"][0], args, folder)
-            args.out.write_text(json.dumps(result, indent=2) + "\n")
-    print(result["killed"])
+                keep(result, args.out, "runs", f"{log}, {drafter}",
+                     partial(time_one, path, drafter, args.tokenizer))  # fmt: skip
+        for times in (1, 2, 4) if "memory" in parts else ():
+            path = write_mixed(folder / "more.jsonl", tokens, args.traces, times * args.tokens)
+            keep(result, args.out, "memory", f"{times} x mixed, ngram",
+                 partial(peak_of_one, path, args.tokenizer))  # fmt: skip
+        if "kill" in parts:
+            keep(result, args.out, "kill", "mixed, ngram and suffix",
+                 partial(kill_one, logs["mixed"], args, folder))  # fmt: skip
+
+
+def keep(
+    result: dict[str, Any], out: Path, part: str, key: str, measure: Callable[[], dict[str, Any]]
+) -> None:
+    """Measure what the result does not hold yet, and write it down."""
+    rows = result.setdefault(part, {})
+    if key not in rows:
+        rows[key] = measure()
+        out.write_text(json.dumps(result, indent=2) + "\n")
+    print(part, key, rows[key], flush=True)
 
 
 def write_hard(
     path: Path, tokens: dict[Path, list[TokenTrace]], wanted: int, vocab_size: int
-) -> tuple[Path, int]:
-    """Write shuffled copies of the chat traces as token ids; return the path and the tokens."""
+) -> Path:
+    """Write shuffled copies of the chat traces as token ids; return the path."""
     chat = [trace for file, traces in tokens.items() if "chat" in file.stem for trace in traces]
     written = 0
     copy = 0
@@ -101,20 +118,20 @@ def write_hard(
                 file.write(json.dumps(record) + "\n")
                 written += trace.response_ids.size
             copy += 1
-    return path, written
+    return path
 
 
 def write_mixed(
     path: Path, tokens: dict[Path, list[TokenTrace]], paths: list[Path], wanted: int
-) -> tuple[Path, int]:
-    """Write the traces as text until there are enough tokens; return the path and the tokens."""
+) -> Path:
+    """Write the traces as text until there are enough tokens; return the path."""
     written = 0
     with path.open("w") as file:
         while written < wanted:
             for source in paths:
                 file.write(source.read_text(encoding="utf-8").rstrip("\n") + "\n")
                 written += sum(trace.response_ids.size for trace in tokens[source])
-    return path, written
+    return path
 
 
 def command(path: Path, drafter: str, tokenizer: str, *more: str) -> list[str]:
@@ -125,7 +142,13 @@ def command(path: Path, drafter: str, tokenizer: str, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-def time_one(path: Path, drafter: str, tokenizer: str, num_tokens: int) -> dict[str, Any]:
+def peak_of_one(path: Path, tokenizer: str) -> dict[str, Any]:
+    """Return what one command took of memory; its time is not told."""
+    found = time_one(path, "ngram", tokenizer)
+    return {key: found[key] for key in ("response_tokens", "log_mib", "peak_mib")}
+
+
+def time_one(path: Path, drafter: str, tokenizer: str) -> dict[str, Any]:
     """Run one command; return its wall time, its peak memory and what it found."""
     begin = time.perf_counter()
     with subprocess.Popen(
@@ -146,7 +169,6 @@ def time_one(path: Path, drafter: str, tokenizer: str, num_tokens: int) -> dict[
         "log_mib": round(path.stat().st_size / (1 << 20), 1),
         "steps": found["steps"],
         "tokens_per_step": round(found["tokens_per_step"], 3),
-        "expected_tokens": num_tokens,
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import weakref
 from collections.abc import Mapping, Sequence
 from multiprocessing.util import Finalize
@@ -19,6 +18,7 @@ from .engine_config import (
     create_engine_budget,
     create_engine_drafter,
 )
+from .placeholder_ids import placeholder_ids_of
 from .request_book import RequestBook
 from .step_clock import StepClock
 from .vllm_mends import mend_stock_faults
@@ -32,8 +32,6 @@ CONFIG_KEY = "freedraft"
 CONFIG_VARIABLE = "FREEDRAFT_VLLM_CONFIG"
 """Environment variable with the settings, as JSON or as the path of a JSON file."""
 _MOST_LOGGED_FAULTS = 8  # with their traces; further ones are only counted
-
-_PLACEHOLDER_NAME = re.compile(r"(image|video|audio|vision|speech)\w*_token_(id|index)")
 
 
 class FreedraftProposer:
@@ -283,8 +281,4 @@ def _placeholder_ids(model_config: Any) -> set[int]:
     """Return the ids that stand for images and the like in a multimodal model's prompts."""
     if not getattr(model_config, "is_multimodal_model", False):
         return set()
-    return {
-        value
-        for name, value in vars(model_config.hf_config).items()
-        if _PLACEHOLDER_NAME.fullmatch(name) and isinstance(value, int)
-    }
+    return set(placeholder_ids_of(model_config.hf_config))

@@ -45,6 +45,7 @@ class StochasticNgramConfig:
         hash_bits: contexts of two and of three tokens share ``2**hash_bits`` rows each.
         min_prob: estimated chance of acceptance below which nothing is drawn.
         max_namespaces: tables that are kept; the one not used for longest leaves.
+        max_nodes: most nodes of a tree; each costs a row of the vocabulary's length.
     """
 
     temperature: float = 0.8
@@ -54,6 +55,7 @@ class StochasticNgramConfig:
     hash_bits: int = 15
     min_prob: float = 0.02
     max_namespaces: int = 8
+    max_nodes: int = 16
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -68,8 +70,9 @@ class StochasticNgramConfig:
             raise ValueError(f"expected seed >= 0, got {self.seed}")
         if not 0 < self.min_prob < 1:
             raise ValueError(f"expected min_prob within (0, 1), got {self.min_prob}")
-        if self.max_namespaces < 1:
-            raise ValueError(f"expected max_namespaces >= 1, got {self.max_namespaces}")
+        for name in ("max_namespaces", "max_nodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"expected {name} >= 1, got {getattr(self, name)}")
 
     def table_shape(self) -> TableShape:
         """Return the sizes of a namespace's table."""
@@ -232,7 +235,7 @@ class StochasticNgramDrafter:
             lambda probs: _draw_index(probs, request.rng.random()),
             acceptance,
             vocab_size=self._vocab_size,
-            max_nodes=max_nodes,
+            max_nodes=min(max_nodes, self.config.max_nodes),
             max_depth=max_depth,
             min_prob=self.config.min_prob,
         )

@@ -232,6 +232,7 @@ def test_drawing_an_index() -> None:
         ({"num_successors": 0}, "num_successors within"),
         ({"min_prob": 1.0}, "min_prob within"),
         ({"max_namespaces": 0}, "max_namespaces >= 1"),
+        ({"max_nodes": 0}, "max_nodes >= 1"),
     ],
 )
 def test_settings_are_checked(wrong: dict[str, float], message: str) -> None:

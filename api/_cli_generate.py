@@ -43,6 +43,10 @@ def generate(
         bool,
         typer.Option(help="Verify only what pays at the step times measured, or all that fits."),
     ] = True,
+    calibration: Annotated[
+        str | None,
+        typer.Option(help="Step times to begin with: a calibration file, or a ready-made curve."),
+    ] = None,
     fast_path: Annotated[
         bool,
         typer.Option(
@@ -112,6 +116,7 @@ def generate(
             drafter=drafter,
             max_nodes=max_nodes,
             cost_gate=cost_gate,
+            calibration=calibration,
             seed=seed,
             on_step=printer,
             return_dict=True,

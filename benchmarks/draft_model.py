@@ -56,16 +56,18 @@ NAME = "draft_model.json"
 SCRIPTED_COST = 0.1345 / 7.6
 SIBLING_COST = 0.1
 MAX_NODES = 16
+FULL: dict[str, Any] = {
+    "confidence": 0.0,
+    "gate": False,
+}  # what is drafted does not depend on how sure it is
 SHAPES = {
-    "chain of 4": ModelDraftConfig(max_depth=4, gate=False),
-    "chain of 8": ModelDraftConfig(max_depth=8, confidence=0.2, gate=False),
-    "tree": ModelDraftConfig(max_depth=4, width=3, branches=2, confidence=0.2, gate=False),
+    "chain of 4": ModelDraftConfig(max_depth=4, **FULL),
+    "chain of 8, stopping": ModelDraftConfig(max_depth=8, target_acceptance=0.7, gate=False),
+    "tree": ModelDraftConfig(max_depth=4, width=3, branches=2, **FULL),
 }
 DRAWN = {
-    "drawn chain of 4": ModelDraftConfig(max_depth=4, temperature=0.8, gate=False),
-    "drawn tree": ModelDraftConfig(
-        max_depth=4, width=2, branches=2, confidence=0.2, temperature=0.8, gate=False
-    ),
+    "drawn chain of 4": ModelDraftConfig(max_depth=4, temperature=0.8, **FULL),
+    "drawn tree": ModelDraftConfig(max_depth=4, width=2, branches=2, temperature=0.8, **FULL),
 }
 DECODINGS: dict[str, tuple[dict[str, Any], dict[str, ModelDraftConfig]]] = {
     "greedy": (GREEDY, {shape: SHAPES[shape] for shape in ("chain of 4", "tree")}),

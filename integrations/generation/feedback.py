@@ -27,13 +27,13 @@ def make_feedback(
     best = np.array(choices[:stop], np.int32)
     if num_top_ids == 0:
         return Feedback(token_ids, accepted, best)
-    rows = logits[:stop].float()
-    top = rows.topk(min(num_top_ids, rows.shape[-1]), -1)
-    logprobs = top.values - rows.logsumexp(-1, keepdim=True)
+    # Faster than the log-sum-exp of the rows, though it writes them all.
+    logprobs = logits[:stop].float().log_softmax(-1)
+    top = logprobs.topk(min(num_top_ids, logprobs.shape[-1]), -1)
     return Feedback(
         token_ids,
         accepted,
         best,
         top.indices.int().cpu().numpy(),
-        logprobs.cpu().numpy(),
+        top.values.cpu().numpy(),
     )

@@ -1,5 +1,6 @@
 """Trees in, accepted tokens out: masks, positions, the lossless walk and the cache."""
 
+from .grammar import GrammarState, IllegalTokenError
 from .noise import NoiseKey
 from .sampling import choose_token
 from .target import Target, open_target
@@ -7,6 +8,8 @@ from .tree_forward import TreeForward
 from .walk import WalkResult, walk
 
 __all__ = [
+    "GrammarState",
+    "IllegalTokenError",
     "NoiseKey",
     "Target",
     "TreeForward",

@@ -108,6 +108,7 @@ class DecodeLoop:
             depths = [min(pair) for pair in zip(depths, allowed, strict=True)]
         with self._draft_clock():
             trees = self._guard.propose([ids[index] for index in row_ids], self._max_nodes, depths)
+        trees = [row.legal(tree) for row, tree in zip(rows, trees, strict=True)]
         if self._budget is not None:
             trees = self._budget.cut(row_ids, trees)
         trees = self._target.fit(self._add_probes(rows, trees, ids))

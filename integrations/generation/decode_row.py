@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ...verifier import NoiseKey, choose_token
+from ...drafters import CandidateTree
+from ...verifier import GrammarState, NoiseKey, choose_token
+from ...verifier.grammar import commit_token, mask_scores, prune
 from ...verifier.rejection import FloatArray64
 
 # Their parameters are narrower tensor types in some versions of transformers than in others.
@@ -57,6 +59,7 @@ class DecodeRow:
         length: used part of the history.
         num_padding: left padding in it.
         key: noise for sampling, ``None`` for greedy choice.
+        grammar: what the text must keep to, standing behind it, or ``None``.
         token_ids: emitted tokens.
         logprobs: log-probability of each emitted token under the raw logits, if recorded.
         scores: ``(1, vocab_size)`` processed scores of each emitted token, if recorded.
@@ -75,6 +78,7 @@ class DecodeRow:
     processors: Sequence[Processor]
     rules: StopRules
     recording: Recording
+    grammar: GrammarState | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
@@ -99,7 +103,12 @@ class DecodeRow:
     @property
     def takes_argmax(self) -> bool:
         """Whether the next token is the argmax of the raw logits and nothing is recorded."""
-        return self.key is None and not self.processors and self.recording == Recording()
+        is_plain = self.recording == Recording() and self.grammar is None
+        return self.key is None and not self.processors and is_plain
+
+    def legal(self, tree: CandidateTree) -> CandidateTree:
+        """Return the tree without what the row's grammar forbids."""
+        return tree if self.grammar is None else prune(tree, self.grammar)
 
     def choose(self, logits: Tensor) -> int:
         """Return the target's next token.
@@ -119,7 +128,13 @@ class DecodeRow:
         return probs
 
     def emit(self, token: int) -> bool:
-        """Commit one token and say whether the row goes on."""
+        """Commit one token and say whether the row goes on.
+
+        Raises:
+            IllegalTokenError: the row's grammar forbids the token.
+        """
+        if self.grammar is not None:
+            commit_token(self.grammar, token)
         if self.recording.logprobs:
             self.logprobs.append(float(torch.log_softmax(self._raw[0], -1)[token]))
         self.history[0, self.length] = token
@@ -137,8 +152,10 @@ class DecodeRow:
         """Return the processed scores, in float32 as plain decoding in transformers has them."""
         raw = logits[None].float()
         scores = raw
+        if self.grammar is not None:
+            scores = mask_scores(scores, self.grammar)
         if self.processors:
-            scores = raw.clone()
+            scores = scores.clone()
             for process in self.processors:
                 scores = process(self.history[:, : self.length], scores)
         self._raw = raw

@@ -53,6 +53,7 @@ from .prompt_input import (
 )
 from .results import GenerationResult, padded_sequences
 from .setup import (
+    GrammarOfRow,
     check_model_kwargs,
     check_options,
     make_rows,
@@ -89,6 +90,7 @@ def generate(
     prediction: str | Sequence[int] | None = None,
     generation_config: GenerationConfig | None = None,
     logits_processor: LogitsProcessorList | None = None,
+    grammar: GrammarOfRow | None = None,
     stopping_criteria: StoppingCriteriaList | None = None,
     streamer: Streamer | None = None,
     on_step: Callable[[StepReport], None] | None = None,
@@ -112,6 +114,7 @@ def generate(
     prediction: str | Sequence[int] | None = None,
     generation_config: GenerationConfig | None = None,
     logits_processor: LogitsProcessorList | None = None,
+    grammar: GrammarOfRow | None = None,
     stopping_criteria: StoppingCriteriaList | None = None,
     streamer: Streamer | None = None,
     on_step: Callable[[StepReport], None] | None = None,
@@ -134,6 +137,7 @@ def generate(
     prediction: str | Sequence[int] | None = None,
     generation_config: GenerationConfig | None = None,
     logits_processor: LogitsProcessorList | None = None,
+    grammar: GrammarOfRow | None = None,
     stopping_criteria: StoppingCriteriaList | None = None,
     streamer: Streamer | None = None,
     on_step: Callable[[StepReport], None] | None = None,
@@ -162,6 +166,8 @@ def generate(
             to be changed a little; what of it comes true is emitted in few steps.
         generation_config: as for ``model.generate``.
         logits_processor: further processors, called once a token with the row's own history.
+        grammar: given a row's index, a fresh :class:`freedraft.verifier.GrammarState` that the
+            row's answer keeps to; what it forbids is neither verified nor emitted.
         stopping_criteria: further criteria, called once a token.
         streamer: as for ``model.generate``; batch of one.
         on_step: called with each row's part in each step.
@@ -214,6 +220,7 @@ def generate(
         seed=seed,
         namespace=namespace,
         prediction=encode_prediction(model, prediction, tokenizer),
+        grammar=grammar,
         token_streamer=streamer,
         on_step=on_step,
         **options,
@@ -238,6 +245,7 @@ def custom_generate(
     seed: int | Sequence[int] | None = None,
     namespace: str = DEFAULT_NAMESPACE,
     prediction: Sequence[int] | None = None,
+    grammar: GrammarOfRow | None = None,
     on_step: Callable[[StepReport], None] | None = None,
     token_streamer: Streamer | None = None,
     **model_kwargs: Any,
@@ -246,8 +254,8 @@ def custom_generate(
 
     transformers prepares the configuration, the processors and the criteria, and calls this in the
     place of its own loop. ``drafter``, ``max_nodes``, ``cost_gate``, ``calibration``, ``seed``,
-    ``namespace``, ``prediction`` (token ids) and ``on_step`` are given to ``model.generate`` by
-    name, with the meaning they have in :func:`generate`.
+    ``namespace``, ``prediction`` (token ids), ``grammar`` and ``on_step`` are given to
+    ``model.generate`` by name, with the meaning they have in :func:`generate`.
 
     Returns:
         What :func:`generate` returns.
@@ -274,6 +282,7 @@ def custom_generate(
         logits_processor,
         stop_rules(stopping_criteria, generation_config, max_context),
         generation_config,
+        grammar,
     )
     streamer = token_streamer or _callers_streamer()
     steps: list[StepReport] = []

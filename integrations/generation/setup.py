@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,9 +21,12 @@ from transformers.generation.stopping_criteria import (
     StopStringCriteria,
 )
 
-from ...verifier import NoiseKey
+from ...verifier import GrammarState, NoiseKey
 from .decode_row import DecodeRow, Recording, StopRules
 from .row_processors import processors_for_row
+
+GrammarOfRow = Callable[[int], GrammarState]
+"""Given a row's index, a fresh state of the grammar that its text must keep to."""
 
 
 def check_options(
@@ -119,6 +122,7 @@ def make_rows(
     processors: LogitsProcessorList,
     rules: StopRules,
     config: GenerationConfig,
+    grammar: GrammarOfRow | None = None,
 ) -> list[DecodeRow]:
     wanted = bool(config.return_dict_in_generate)
     recording = Recording(
@@ -142,6 +146,7 @@ def make_rows(
                 processors_for_row(processors, index),
                 rules,
                 recording,
+                None if grammar is None else grammar(index),
             )
         )
     return rows

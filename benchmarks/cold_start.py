@@ -19,35 +19,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-import transformers
-from cold_start_live import (
-    ARMS,
-    CONDITIONS,
-    MAX_NODES,
-    MODES,
-    NEW_TOKENS,
-    prompt_ids,
-    read_costs,
-    summary,
-)
-from forward_cost import processor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from cold_start_arms import ARMS, CONDITIONS, MAX_NODES, MODES, NEW_TOKENS, read_costs, summary
 
-import freedraft
 from freedraft.drafters import CandidateTree, Drafter, Feedback
 from freedraft.drafters.tree import accepted_path
 from freedraft.integrations.budget import choose_num_nodes
-from freedraft.verifier.cpu.fast_path import enable_cpu_fast_path
 
 NUM_TOP = 16
 REPLAYED = ("ngram", "suffix", "edit", "recycling", "recycling + ngram", "blend")
@@ -70,8 +57,12 @@ class Record:
     top_logprobs: npt.NDArray[np.float32]
 
 
-def record(model: Any, ids: torch.Tensor, mode: str) -> Record:
+def record(model: Any, ids: Any, mode: str) -> Record:
     """Answer a prompt, and read what the model held likely at each place of the answer."""
+    import torch
+
+    import freedraft
+
     sequences = freedraft.generate(model, ids, max_new_tokens=NEW_TOKENS, **MODES[mode])
     assert isinstance(sequences, torch.Tensor)
     with torch.no_grad():
@@ -83,7 +74,20 @@ def record(model: Any, ids: torch.Tensor, mode: str) -> Record:
     )
 
 
-def read_records(folder: Path, load: Callable[[], tuple[Any, Any]], prompts: Any) -> Any:
+def load_model(folder: str) -> tuple[Any, Any]:
+    """Return the model and its tokenizer; imported here, since a replay needs neither."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from freedraft.verifier.cpu.fast_path import enable_cpu_fast_path
+
+    torch.set_num_threads(2)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    enable_cpu_fast_path(model)
+    return model, AutoTokenizer.from_pretrained(folder)
+
+
+def read_records(folder: Path, model_folder: str, prompts: Any) -> dict[tuple[str, str], Record]:
     """Return the record of each (mode, prompt id); what is missing is made with the model."""
     folder.mkdir(parents=True, exist_ok=True)
     records, loaded = {}, None
@@ -91,7 +95,9 @@ def read_records(folder: Path, load: Callable[[], tuple[Any, Any]], prompts: Any
         for prompt in prompts:
             file = folder / f"{prompt['id']}_{mode.replace(' ', '_')}.npz"
             if not file.exists():
-                loaded = loaded or load()
+                from cold_start_live import prompt_ids
+
+                loaded = loaded or load_model(model_folder)
                 made = record(loaded[0], prompt_ids(loaded[1], prompt["prompt"]), mode)
                 np.savez(file, **vars(made))
             arrays = np.load(file)
@@ -155,8 +161,8 @@ def write(
 ) -> None:
     """Write what has been measured so far."""
     report = {
-        "machine": processor(),
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "machine": platform.machine(),
+        "versions": {"numpy": np.__version__, "numba": version("numba")},
         "date": time.strftime("%Y-%m-%d"),
         "prompts": {prompt["id"]: prompt["workload"] for prompt in prompts},
         "costs": dict(enumerate(np.round(costs, 3).tolist())),
@@ -175,16 +181,9 @@ def main() -> None:
     parser.add_argument("--records", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    torch.set_num_threads(2)
-
-    def load() -> tuple[Any, Any]:
-        model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()
-        enable_cpu_fast_path(model)
-        return model, AutoTokenizer.from_pretrained(arguments.model)
-
     costs, first = read_costs(arguments.costs)
     prompts = [json.loads(line) for line in arguments.prompts.read_text().splitlines()]
-    records = read_records(arguments.records, load, prompts)
+    records = read_records(arguments.records, arguments.model, prompts)
     rows: list[dict[str, Any]] = []
     if arguments.out.exists():
         rows = json.loads(arguments.out.read_text())["rows"]

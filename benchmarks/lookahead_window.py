@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 import transformers
-from cold_start_live import prompt_ids, read_costs, run, summary
+from cold_start_arms import read_costs, summary
+from cold_start_live import prompt_ids, run
 from forward_cost import processor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -14,7 +14,7 @@ export NUMBA_CACHE_DIR=.numba-sglang
 if [ ! -e "$environment/.ready" ]; then
   "${PYTHON:-python3}" -m venv "$environment"
   "$python" -m pip install --quiet --constraint constraints.txt \
-    torch torchvision transformers "triton>=3.9,<4"
+    torch transformers "triton>=3.9,<4"
   "$python" -m pip install --quiet numba pathspec pyahocorasick rich typer hypothesis pytest
   "$python" -m pip install --quiet aiohttp apache-tvm-ffi dill einops fastapi gguf ipython loguru \
     msgspec opentelemetry-api orjson partial-json-parser pillow psutil pybase64 pyzmq requests \

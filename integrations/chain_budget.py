@@ -8,11 +8,11 @@ import numpy as np
 
 from ..drafters import CandidateTree, RequestId
 from .budget import BudgetConfig, PooledBudget, StepCosts
-from .budget.request_record import RequestRecord
 from .budget.step_costs import WIDTHS
 from .chain_forecast import ChainForecast, FloatArray64
 
 _LENGTHS = [int(width) - 1 for width in WIDTHS[1:]]
+_MOST_PATIENCE = 8  # times ``test_after``
 _LEAST_GAIN = 1.1  # over the next shorter length: a long chain that fails costs many steps
 
 
@@ -34,19 +34,35 @@ class RoundChainBudget(PooledBudget):
         """
         super().__init__(costs, config)
         self._forecast = ChainForecast(_LENGTHS)
-        self._asking: Sequence[RequestId] = ()
+        self._idle_steps = 0  # in a row with candidates of which none was verified
+        self._patience = 1
 
     def cut(
-        self, request_ids: Sequence[RequestId], trees: Sequence[CandidateTree]
+        self,
+        request_ids: Sequence[RequestId],
+        trees: Sequence[CandidateTree],
+        num_emitted: Sequence[int] | None = None,
     ) -> list[CandidateTree]:
         """Return each tree's best chain, cut to the round length that pays best, or to nothing.
 
         Args:
             request_ids: all requests of the step.
             trees: one a request.
+            num_emitted: not used: a chain's worth does not depend on it.
         """
-        self._asking = request_ids
-        return super().cut(request_ids, [tree.best_chain() for tree in trees])
+        chains = [tree.best_chain() for tree in trees]
+        most = max((chain.num_nodes for chain in chains), default=0)
+        chains = [
+            chain.cut(limit)
+            for chain, limit in zip(chains, self.allowances(request_ids, most), strict=True)
+        ]
+        lengths = [
+            self._best_length(self._forecast.offer(request_id, chain), len(trees))
+            for request_id, chain in zip(request_ids, chains, strict=True)
+        ]
+        if any(chain.num_nodes for chain in chains):
+            lengths = self._with_tests(lengths)
+        return [chain.cut(length) for chain, length in zip(chains, lengths, strict=True)]
 
     def record_outcome(
         self,
@@ -64,16 +80,17 @@ class RoundChainBudget(PooledBudget):
         super().forget(request_id)
         self._forecast.forget(request_id)
 
-    def _choose(
-        self, records: Sequence[RequestRecord], trees: Sequence[CandidateTree]
-    ) -> list[CandidateTree]:
-        lengths = [
-            self._best_length(self._forecast.offer(request_id, chain), len(trees))
-            for request_id, chain in zip(self._asking, trees, strict=True)
-        ]
-        return [
-            chain.cut(length) for chain, length in zip(trees, self._tested(lengths), strict=True)
-        ]
+    def _with_tests(self, lengths: list[int]) -> list[int]:
+        """Return the lengths, or a few tokens where nothing was verified for long."""
+        if any(lengths):
+            self._idle_steps, self._patience = 0, 1
+            return lengths
+        self._idle_steps += 1
+        if self._idle_steps < self.config.test_after * self._patience:
+            return lengths
+        self._idle_steps = 0
+        self._patience = min(2 * self._patience, _MOST_PATIENCE)
+        return [self.config.test_nodes] * len(lengths)
 
     def _best_length(self, expected: FloatArray64, num_requests: int) -> int:
         if not expected.size:

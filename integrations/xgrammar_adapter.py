@@ -32,5 +32,5 @@ class XGrammarState:
     def allowed(self) -> Tensor:
         """Return ``(vocab_size,)`` bool, the tokens that the grammar allows next."""
         self._matcher.fill_next_token_bitmask(self._bits)
-        words = self._bits[0, self._places // 32]
+        words: Tensor = self._bits[0, self._places // 32]
         return ((words >> (self._places % 32)) & 1).bool()

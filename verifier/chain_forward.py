@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
-from transformers.modeling_outputs import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from ..drafters import ROOT, CandidateTree
 from .recurrent_state import Snapshot, check_snapshot
@@ -235,7 +235,7 @@ def _first_draws(tree: CandidateTree) -> list[int]:
 def _cached_length(cache: Cache) -> int:
     """Return the tokens in a cache; one of recurrent layers only does not count them."""
     if all(cache.is_linear):
-        if any(layer.has_previous_state[0] for layer in cache.layers):
+        if cache.has_previous_state():
             raise ValueError(
                 "expected a fresh cache for a model of recurrent layers only, which does not "
                 "count its tokens, got one that is in use"

@@ -52,8 +52,8 @@ def prune(tree: CandidateTree, state: GrammarState) -> CandidateTree:
     if tree.num_nodes == 0 or tree.draft_probs is not None:
         return tree
     children: dict[int, list[int]] = {}
-    for node, parent in enumerate(tree.parents.tolist()):
-        children.setdefault(parent, []).append(node)
+    for child, parent in enumerate(tree.parents.tolist()):
+        children.setdefault(parent, []).append(child)
     legal: list[int] = []
     # Depth first without recursion: None closes the node that was opened last.
     pending: list[int | None] = list(reversed(children.get(ROOT, [])))

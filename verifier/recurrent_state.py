@@ -33,7 +33,7 @@ def has_recurrent_state(model: PreTrainedModel) -> bool:
     if model.config.is_encoder_decoder:
         return False
     config = model.config.get_text_config(decoder=True)
-    layers: list[object] = DynamicCache(config=config).layers
+    layers = DynamicCache(config=config).layers
     return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
 
 
@@ -43,8 +43,7 @@ def check_snapshot(cache: Cache) -> None:
     Raises:
         ValueError: one cannot; the message names its class.
     """
-    layers: list[object] = cache.layers
-    for layer in layers:
+    for layer in cache.layers:
         if type(layer) not in _SNAPSHOT_LAYERS:
             raise ValueError(
                 f"expected layers of attention or with a recurrent state, got "

@@ -46,6 +46,7 @@ class QuantizedKeeper:
         keys = layer._dequantize(layer._quantized_keys)  # type: ignore[no-untyped-call]
         values = layer._dequantize(layer._quantized_values)  # type: ignore[no-untyped-call]
         if self._num_exact:
+            assert layer.keys is not None and layer.values is not None
             keys = torch.cat([keys, layer.keys], dim=2)
             values = torch.cat([values, layer.values], dim=2)
         self._step = StepLayer(keys, values, length, False)

@@ -16,6 +16,8 @@ from transformers.cache_utils import (
 from .kept import KeptColumns
 from .step_layer import StepLayer, gather_slots
 
+_States = tuple[Tensor, Tensor]
+
 
 class RollingKeeper:
     """Keeps a growing layer of a sliding window; see :class:`.keepers.LayerKeeper`."""
@@ -40,13 +42,12 @@ class RollingKeeper:
 
     @property
     def num_slots(self) -> int:
-        return self._layer.keys.shape[2] if _holds_tokens(self._layer) else 0
+        held = _held(self._layer)
+        return 0 if held is None else held[0].shape[2]
 
     def begin(self, length: int) -> CacheLayerMixin:
-        held = _holds_tokens(self._layer)
-        self._step = StepLayer(
-            self._layer.keys if held else None, self._layer.values if held else None, length, True
-        )
+        keys, values = _held(self._layer) or (None, None)
+        self._step = StepLayer(keys, values, length, True)
         return self._step
 
     def keep(self, kept: KeptColumns) -> None:
@@ -97,11 +98,11 @@ class StaticRollingKeeper:
 
     def begin(self, length: int) -> CacheLayerMixin:
         layer = self._layer
-        keys = values = None
-        if self.num_slots:
+        keys, values = _held(layer) or (None, None)
+        if keys is not None and values is not None:
             stop = min(layer.cumulative_length_int, self.window)
-            keys = layer.keys[:, :, stop - self.num_slots : stop]
-            values = layer.values[:, :, stop - self.num_slots : stop]
+            keys = keys[:, :, stop - self.num_slots : stop]
+            values = values[:, :, stop - self.num_slots : stop]
         self._step = StepLayer(keys, values, length, True)
         return self._step
 
@@ -112,7 +113,9 @@ class StaticRollingKeeper:
         if not layer.is_initialized:
             layer.lazy_initialization(step.new_keys, step.new_values)
         sources = kept.window(step.num_slots, self.window, step.new_keys.device)
-        for storage, states in zip((layer.keys, layer.values), step.states(), strict=True):
+        held = _held(layer)
+        assert held is not None
+        for storage, states in zip(held, step.states(), strict=True):
             storage[:, :, : sources.shape[1]].copy_(gather_slots(states, sources))
         layer.cumulative_length_int = max(kept.new_lengths)
         layer.cumulative_length.fill_(max(kept.new_lengths))
@@ -120,17 +123,22 @@ class StaticRollingKeeper:
 
     def select(self, rows: Tensor, num_dropped: int) -> None:
         layer = self._layer
-        if layer.is_initialized and rows.numel() < layer.keys.shape[0]:
-            layer.keys = layer.keys[rows.to(layer.keys.device)]
-            layer.values = layer.values[rows.to(layer.values.device)]
+        held = _held(layer)
+        assert held is not None
+        if rows.numel() < held[0].shape[0]:
+            held = (held[0][rows.to(held[0].device)], held[1][rows.to(held[1].device)])
+            layer.keys, layer.values = held
         used = min(layer.cumulative_length_int, self.window)
         layer.cumulative_length_int -= num_dropped
         layer.cumulative_length.fill_(layer.cumulative_length_int)
         left = min(layer.cumulative_length_int, self.window)
         if left < used:  # the last slot in use must stay each row's last token
-            for storage in (layer.keys, layer.values):
+            for storage in held:
                 storage[:, :, :left].copy_(storage[:, :, used - left : used].clone())
 
 
-def _holds_tokens(layer: DynamicSlidingWindowLayer) -> bool:
-    return layer.keys is not None and layer.keys.dim() == 4 and layer.keys.shape[2] > 0
+def _held(layer: DynamicSlidingWindowLayer | StaticSlidingWindowLayer) -> _States | None:
+    """Return the keys and values of a layer that has any."""
+    if layer.keys is None or layer.values is None or layer.keys.numel() == 0:
+        return None
+    return layer.keys, layer.values

@@ -75,34 +75,39 @@ class PromptLookup:
         del self._texts[request_id]
 
 
-def step_times(path: Path) -> MeasuredTimes:
-    """Return the measured steps, made monotone, with the prompts' straight line."""
-    content = json.loads(path.read_text())
-    axes = [tuple(content[axis]) for axis in ("contexts", "batches", "nodes")]
-    seconds = np.array(list(content["step_seconds"].values())).reshape([len(a) for a in axes])
+def step_times(content: dict[str, Any]) -> MeasuredTimes:
+    """Return an engine's measured steps, made monotone, with the prompts' straight line."""
+    measured = content["calibration"]
+    axes = [tuple(measured[axis]) for axis in ("contexts", "batches", "nodes")]
+    seconds = np.array(measured["step_seconds"]).reshape([len(axis) for axis in axes])
     for axis in (0, 1, 2):
         seconds = np.apply_along_axis(isotonic, axis, seconds)
     for axis in (0, 1, 2):  # what the last axis has undone of the others
         seconds = np.maximum.accumulate(seconds, axis=axis)
-    prompts = {int(length): value for length, value in content["prompt_seconds"].items()}
+    prompts = {int(length): value for length, value in measured["prompt_seconds"].items()}
     slope, base = np.polyfit(list(prompts), list(prompts.values()), 1)
-    about = content["machine"] | content["settings"]
     device = f"{content['machine']['processor']}, 1 thread"
     calibration = Calibration(
-        "SmolLM2-135M-Instruct", "vllm", device, MEASURED, *axes, seconds, about=about
+        "SmolLM2-135M-Instruct",
+        "vllm",
+        device,
+        MEASURED,
+        *axes,
+        seconds,
+        about=content["machine"] | {"clock": content["clock"]},
     )
     return MeasuredTimes(calibration, float(slope), max(float(base), 0.0))
 
 
 def report(arguments: argparse.Namespace) -> None:
     """Simulate each run and compare."""
-    times = step_times(arguments.served / "times.json")
     served = {
         nodes: json.loads((arguments.served / f"{nodes}.json").read_text())
         for nodes in arguments.drafts
     }
     rows = []
     for nodes, content in served.items():
+        times = step_times(content)
         for rate, real in content["rates"].items():
             plain = served[0]["rates"][rate]["requests"]
             same = sum(
@@ -124,9 +129,8 @@ def report(arguments: argparse.Namespace) -> None:
     print(summary)
     content = {
         "served_on": served[0]["machine"],
-        "calibration": times.calibration.to_dict(),
-        "prefill_seconds": times.prefill_seconds,
-        "prefill_base": times.prefill_base,
+        "clock": served[0]["clock"],
+        "calibrations": {nodes: content["calibration"] for nodes, content in served.items()},
         "server": asdict(SERVER),
         "summary": summary,
         "rows": rows,

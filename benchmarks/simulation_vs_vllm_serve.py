@@ -1,12 +1,16 @@
 """The runs behind simulation_vs_vllm.py: times vLLM's steps, then serves arriving prompts with it.
 
+Each call starts one engine, without speculation or with the n-gram method. Steps are timed with
+drafts of fixed lengths and worthless content in the place of the method's; then the prompts are
+served at each rate, after one pass that warms up (vLLM's linear layers on CPUs prepare themselves
+for each new number of tokens of a step).
+
 Time is the engine's: the processor time that it takes (one thread), jumping ahead where it is idle.
 So the numbers hold on a machine that other jobs share. ``--clock wall`` takes the wall clock.
 
     export VLLM_CPU_KVCACHE_SPACE=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 OMP_NUM_THREADS=1
     export VLLM_CPU_OMP_THREADS_BIND=nobind OMP_WAIT_POLICY=PASSIVE
-    python benchmarks/simulation_vs_vllm_serve.py calibrate
-    python benchmarks/simulation_vs_vllm_serve.py serve --nodes 0      (then 4 and 8)
+    python benchmarks/simulation_vs_vllm_serve.py --nodes 0      (then 4 and 8)
 
 Nothing here may import Numba before the engine has started: vLLM 0.32 looks through the attributes
 of all imported modules then, and trips over those of llvmlite.
@@ -32,7 +36,7 @@ from freedraft.workbench.simulation.workload import poisson_arrivals
 
 HERE = Path(__file__).parent
 BATCHES = (1, 2, 4, 8)
-NODES = (0, 1, 2, 4, 8)
+DRAFT_LENGTHS = (0, 1, 2, 4, 8)
 CONTEXTS = (128, 512)
 PROMPT_LENGTHS = (64, 128, 256, 512)
 MIN_NGRAM, MAX_NGRAM = 2, 4
@@ -42,18 +46,26 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time
 
 
 class FixedDraft:
-    """A proposer for vLLM whose drafts are worthless but of a length that can be set."""
+    """Stands in for the method's proposals: worthless drafts of a length that can be set."""
 
-    length = 0
+    def __init__(self, engine: Any) -> None:
+        """Find the proposer of an engine that runs in this process."""
+        worker = engine.engine_core.engine_core.model_executor.driver_worker.worker
+        self._proposer = getattr(worker.model_runner, "drafter", None)
+        self.length = 0
 
-    def __init__(self, vllm_config: Any) -> None:
-        """Take vLLM's configuration, as it wants."""
+    def __enter__(self) -> FixedDraft:
+        if self._proposer is not None:
+            self._proposer.propose = self._propose
+        return self
 
-    def load_model(self, model: Any) -> None:
-        """Needed by vLLM on CPUs."""
+    def __exit__(self, *_: object) -> None:
+        if self._proposer is not None:
+            del self._proposer.propose  # the method's own again
 
-    def propose(self, sampled_token_ids: list[list[int]], *_: Any, **__: Any) -> list[list[int]]:
-        """Return a draft for each row that has sampled."""
+    def _propose(
+        self, _: int, sampled_token_ids: list[list[int]], *__: Any, **___: Any
+    ) -> list[list[int]]:
         return [[11] * self.length if row else [] for row in sampled_token_ids]
 
 
@@ -88,79 +100,75 @@ def clear(engine: Any, names: Sequence[str]) -> None:
         engine.step()
 
 
-def calibrate(arguments: argparse.Namespace) -> None:
-    """Measure steps with drafts of fixed lengths, and prompts."""
-    import simulation_vs_vllm_serve as own  # the copy whose class the engine makes
-
-    clock = CLOCKS[arguments.clock]
-    config = {"model": "simulation_vs_vllm_serve.FixedDraft", "num_speculative_tokens": max(NODES)}
-    engine = start_engine(arguments.model, config)
+def calibrate(
+    engine: Any, nodes: Sequence[int], clock: Callable[[], float], repeats: int
+) -> dict[str, Any]:
+    """Return the median times of prompts, and of steps with drafts of fixed lengths."""
     rng = random.Random(0)
-    measure_prompt(engine, own, clock, rng, 64)  # warms up
-    prompts = {
-        length: statistics.median(
-            measure_prompt(engine, own, clock, rng, length) for _ in range(arguments.repeats)
-        )
-        for length in PROMPT_LENGTHS
-    }
-    steps = {}
-    for context in CONTEXTS:
-        for batch in BATCHES:
-            taken = measure_steps(engine, own, clock, rng, context, batch, arguments.repeats)
-            medians = {nodes: statistics.median(taken[nodes]) for nodes in NODES}
-            steps[f"{context} {batch}"] = list(medians.values())
-            print(context, batch, [f"{value * 1e3:.1f}" for value in medians.values()], flush=True)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    content = {
-        "machine": machine(),
-        "settings": {"repeats": arguments.repeats, "clock": arguments.clock},
+    with FixedDraft(engine) as draft:
+        measure_prompt(engine, clock, rng, 64)  # warms up
+        prompts = {
+            length: statistics.median(
+                measure_prompt(engine, clock, rng, length) for _ in range(repeats)
+            )
+            for length in PROMPT_LENGTHS
+        }
+        steps = []
+        for context in CONTEXTS:
+            for batch in BATCHES:
+                taken = measure_steps(engine, draft, clock, rng, context, batch, nodes, repeats)
+                steps.append([statistics.median(taken[count]) for count in nodes])
+                print(context, batch, [f"{value * 1e3:.1f}" for value in steps[-1]], flush=True)
+    return {
         "contexts": CONTEXTS,
         "batches": BATCHES,
-        "nodes": NODES,
+        "nodes": list(nodes),
         "step_seconds": steps,
         "prompt_seconds": prompts,
     }
-    (arguments.out / "times.json").write_text(json.dumps(content, indent=1))
 
 
-def measure_prompt(engine: Any, own: Any, clock: Any, rng: random.Random, length: int) -> float:
+def measure_prompt(
+    engine: Any, clock: Callable[[], float], rng: random.Random, length: int
+) -> float:
     """Return the time of the step that reads a prompt."""
-    own.FixedDraft.length = 0
     add(engine, "prompt", [rng.randrange(100, 40000) for _ in range(length)], 4, True)
     begin = clock()
     engine.step()
-    seconds: float = clock() - begin
+    seconds = clock() - begin
     clear(engine, ["prompt"])
     return seconds
 
 
 def measure_steps(
     engine: Any,
-    own: Any,
-    clock: Any,
+    draft: FixedDraft,
+    clock: Callable[[], float],
     rng: random.Random,
     context: int,
     batch: int,
+    nodes: Sequence[int],
     repeats: int,
 ) -> dict[int, list[float]]:
     """Return the times of steps by the length of the drafts that they verify."""
-    own.FixedDraft.length = 0
+    draft.length = 0
     names = [str(number) for number in range(batch)]
     for name in names:
         add(engine, name, [rng.randrange(100, 40000) for _ in range(context)], 1000, True)
     for _ in range(2 + batch * context // MAX_STEP_TOKENS):
         engine.step()
-    taken: dict[int, list[float]] = {nodes: [] for nodes in NODES}
+    taken: dict[int, list[float]] = {count: [] for count in nodes}
     pending = 0
     for repeat in range(repeats + 1):
-        for nodes in rng.sample(NODES, len(NODES)):
-            own.FixedDraft.length = nodes  # drafted at this step's end, verified by the next one
+        for count in rng.sample(list(nodes), len(nodes)):
+            draft.length = count  # drafted at this step's end, verified by the next one
             begin = clock()
             engine.step()
             if repeat:
                 taken[pending].append(clock() - begin)
-            pending = nodes
+            pending = count
     clear(engine, names)
+    draft.length = 0
     return taken
 
 
@@ -181,15 +189,22 @@ def serve(arguments: argparse.Namespace) -> None:
         turn = [{"role": "user", "content": prompt.text}]
         encoded = tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=True)
         prompts.append(list(encoded["input_ids"]))
-    serve_once(engine, prompts[:2], [0.0, 0.0], 16, CLOCKS[arguments.clock])  # warms up
-    report: dict[str, Any] = {"nodes": arguments.nodes, "machine": machine(), "rates": {}}
+    clock = CLOCKS[arguments.clock]
+    nodes = [count for count in DRAFT_LENGTHS if count <= arguments.nodes]
+    report: dict[str, Any] = {
+        "nodes": arguments.nodes,
+        "machine": machine(),
+        "clock": arguments.clock,
+        "calibration": calibrate(engine, nodes, clock, arguments.repeats),
+        "rates": {},
+    }
+    served = [prompts[index % len(prompts)] for index in range(arguments.requests)]
+    serve_once(engine, served, [0.0] * arguments.requests, arguments.max_new_tokens, clock)
     for rate in arguments.rates:
         times = poisson_arrivals(rate, arguments.requests, arguments.seed)
-        served = [prompts[index % len(prompts)] for index in range(arguments.requests)]
-        report["rates"][str(rate)] = serve_once(
-            engine, served, times, arguments.max_new_tokens, CLOCKS[arguments.clock]
-        )
-        print(rate, report["rates"][str(rate)]["seconds"], flush=True)
+        row = serve_once(engine, served, times, arguments.max_new_tokens, clock)
+        report["rates"][str(rate)] = row
+        print(rate, row["seconds"], flush=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / f"{arguments.nodes}.json").write_text(json.dumps(report))
 
@@ -249,20 +264,18 @@ def machine() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run one stage."""
+    """Time and serve with one engine."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("stage", choices=("calibrate", "serve"))
     parser.add_argument("--model", default="HuggingFaceTB/SmolLM2-135M-Instruct")
-    parser.add_argument("--nodes", type=int, default=0, help="drafted tokens of the served run")
-    parser.add_argument("--rates", type=float, nargs="+", default=[0.25, 0.5, 4.0])
+    parser.add_argument("--nodes", type=int, default=0, help="drafted tokens; 0: no speculation")
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.4, 0.8, 4.0])
     parser.add_argument("--requests", type=int, default=24)
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--clock", choices=CLOCKS, default="cpu")
     parser.add_argument("--out", type=Path, default=Path("simulation_vs_vllm"))
-    arguments = parser.parse_args()
-    {"calibrate": calibrate, "serve": serve}[arguments.stage](arguments)
+    serve(parser.parse_args())
 
 
 if __name__ == "__main__":

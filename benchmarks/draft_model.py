@@ -59,7 +59,7 @@ MAX_NODES = 16
 FULL: dict[str, Any] = {
     "confidence": 0.0,
     "gate": False,
-}  # what is drafted does not depend on how sure it is
+}
 SHAPES = {
     "chain of 4": ModelDraftConfig(max_depth=4, **FULL),
     "chain of 8, stopping": ModelDraftConfig(max_depth=8, target_acceptance=0.7, gate=False),

@@ -19,6 +19,7 @@ from ..drafters.catalog import LAYER_SKIP
 from ..drafters.layer_skip import LayerSkipConfig, LayerSkipDrafter, SkipSet
 from ..drafters.layer_skip.objective import SubLayerCosts
 from ..drafters.model_drafting import ModelDraftConfig
+from ..drafters.model_drafting.pay_gate import PayGate
 from .default_model import cache_folder
 
 __all__ = [
@@ -159,7 +160,8 @@ def layer_skip_drafter(
 ) -> LayerSkipDrafter:
     """Return a drafter that leaves out what a search has found for ``model``.
 
-    Without a record it leaves out three layers in ten; with one it refines the set on line.
+    Without a record it leaves out three layers in ten; with one it refines the set on line. A
+    record that predicts no gain keeps the gate shut for the first few thousand steps.
 
     Args:
         model: the target.
@@ -184,4 +186,7 @@ def layer_skip_drafter(
         )
     if draft is None:
         draft = ModelDraftConfig(max_depth=record.depth)
-    return LayerSkipDrafter(LayerSkipConfig(record.skip, draft, record.costs, _REFINE_EVERY))
+    return LayerSkipDrafter(
+        LayerSkipConfig(record.skip, draft, record.costs, _REFINE_EVERY),
+        PayGate(draft.gate, hopeful=record.pays),
+    )

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 _PLAIN = 0
 _DRAFTED = 1
-_TRIAL = 4  # steps of a kind in a trial
-_FIRST_PAUSE = 32  # steps until the next trial; doubled each time that nothing changes
-_LONGEST_PAUSE = (1024, 256)  # while off, while on
+_TRIAL = (4, 2)  # steps in a trial without drafts, and in one with them, which may be dear
+_FIRST_PAUSE = 64  # steps until the next trial; doubled each time that nothing changes
+_LONGEST_PAUSE = (4096, 256)  # while off, while on
 _MEMORY = 0.9  # of one step's times and tokens in the next
 
 
@@ -25,12 +25,19 @@ class PayGate:
     the other. After each trial that changes nothing the pause until the next one doubles.
     """
 
-    def __init__(self, enabled: bool, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        enabled: bool,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        hopeful: bool = True,
+    ) -> None:
         """Begin with a trial of both kinds.
 
         Args:
             enabled: ``False`` always drafts.
             clock: seconds.
+            hopeful: ``False`` where drafts are predicted not to pay: the first one is late.
         """
         self._enabled = enabled
         self._clock = clock
@@ -38,8 +45,8 @@ class PayGate:
         self._seconds = [0.0, 0.0]
         self._is_on = False
         self._kind = _PLAIN
-        self._left = _TRIAL  # steps until the kind may change
-        self._pause = _FIRST_PAUSE
+        self._left = _TRIAL[_PLAIN] if hopeful else _LONGEST_PAUSE[_PLAIN]  # until it may change
+        self._pause = _FIRST_PAUSE if hopeful else _LONGEST_PAUSE[_PLAIN]
         self._begin: float | None = None  # of the running step
         self._step_tokens = 0
         self._rows = 0
@@ -92,13 +99,13 @@ class PayGate:
         """End a stretch of one kind: try the other one, or go on with the faster one."""
         speedup = self.speedup()
         if speedup is None:
-            self._kind, self._left = _DRAFTED, _TRIAL
+            self._kind, self._left = _DRAFTED, _TRIAL[_DRAFTED]
             return
         is_trial = self._kind != (_DRAFTED if self._is_on else _PLAIN)
         if not is_trial:
             self._kind = 1 - self._kind
             self._forget(self._kind)
-            self._left = _TRIAL
+            self._left = _TRIAL[self._kind]
             return
         was_on, self._is_on = self._is_on, speedup > 1
         self._kind = _DRAFTED if self._is_on else _PLAIN

@@ -271,11 +271,11 @@ def test_the_threshold_follows_what_comes_true() -> None:
 class Machine:
     """A clock, and steps that take a second without a draft and ``drafted`` seconds with one."""
 
-    def __init__(self, drafted: float, tokens: int) -> None:
+    def __init__(self, drafted: float, tokens: int, hopeful: bool = True) -> None:
         self.now = 0.0
         self.drafted = drafted
         self.tokens = tokens
-        self.gate = PayGate(True, lambda: self.now)
+        self.gate = PayGate(True, lambda: self.now, hopeful=hopeful)
 
     def run(self, num_steps: int) -> int:
         """Return how many of the steps were drafted."""
@@ -300,9 +300,16 @@ def test_the_gate_stops_drafts_that_do_not_pay_and_tries_again() -> None:
     machine.run(20)
     assert not machine.gate.is_on
     drafted = machine.run(5000)
-    assert 0 < drafted < 60
+    assert 0 < drafted < 20
     machine.drafted = 1.2  # the text or the machine has changed
-    machine.run(1100)
+    machine.run(4200)
+    assert machine.gate.is_on
+
+
+def test_the_gate_of_a_poor_prospect_opens_late_but_opens() -> None:
+    machine = Machine(drafted=1.2, tokens=2, hopeful=False)
+    assert machine.run(4000) == 0
+    machine.run(200)
     assert machine.gate.is_on
 
 

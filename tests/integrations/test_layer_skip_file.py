@@ -77,6 +77,16 @@ def test_the_cached_record_is_found_by_model_and_machine() -> None:
         assert result.statistics.drafted > 0 and result.statistics.switched_off == 0
 
 
+def test_a_record_without_gain_keeps_the_gate_shut() -> None:
+    model = deep_llama()
+    save_skip_record(record_for(model, speedup=0.8), skip_record_path(model))
+    result = freedraft.generate(
+        model, [1, 2, 3], drafter="layer_skip", max_new_tokens=60, return_dict=True
+    )
+    assert isinstance(result, freedraft.GenerationResult)
+    assert result.statistics.drafted == 0 and result.statistics.switched_off == 0
+
+
 def test_a_record_of_another_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     save_skip_record(record_for(deep_llama()), path)

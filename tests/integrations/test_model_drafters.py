@@ -235,11 +235,11 @@ def test_the_gate_leaves_drafts_off_that_do_not_pay(target: PreTrainedModel) -> 
         ModelDraftConfig(max_depth=4, confidence=0.0),
         PayGate(True, lambda: now[0]),
     )
-    result = result_of(target, [1, 2, 3], drafter=drafter, max_new_tokens=200, do_sample=False)
+    result = result_of(target, [1, 2, 3], drafter=drafter, max_new_tokens=100, do_sample=False)
     for hook in hooks:
         hook.remove()
     assert drafter.speedup == pytest.approx(0.2, abs=0.1)
-    assert 0 < result.statistics.drafted < 4 * 20
+    assert 0 < result.statistics.drafted <= 4 * 2  # one trial
 
 
 def test_a_model_that_cannot_be_cut_back_decodes_on_without(target: PreTrainedModel) -> None:

@@ -11,6 +11,6 @@ SUPPORT = EngineSupport(
     families="all",
     sampling="all that `generate` has, but beams",
     evidence=RUN,
-    tested_on="tiny models in float64, SmolLM2-135M, on CPUs and a GPU",
+    tested_on="tiny models in float64, SmolLM2-135M, on CPUs",
     page="generate.md",
 )

@@ -116,7 +116,6 @@ class TokenizerEncoder:
         if self._ids is None:  # made once, and only for logs with log-probabilities
             size = len(self._tokenizer)
             self._ids = {str(self._tokenizer.decode([i])): i for i in reversed(range(size))}
-            self._ids |= self._tokenizer.get_added_vocab()
         return self._ids.get(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -151,8 +151,8 @@ class TokenStore:
         prompt, response = int(row["prompt"]), int(row["response"])
         tokens = self._read("tokens", np.int32, 4 * int(row["tokens"]), prompt + response)
         return TokenRequest(
-            f"{self._files[row['file']]}:{row['line']}",
-            self._workloads[row["workload"]],
+            f"{self._files[int(row['file'])]}:{row['line']}",
+            self._workloads[int(row["workload"])],
             tokens[:prompt],
             tokens[prompt:],
             float(row["arrival"]),

@@ -122,7 +122,12 @@ def prompt_ids(tokenizer: Any, text: str) -> torch.Tensor:
 
 
 def run(
-    model: Any, ids: torch.Tensor, drafter: Drafter, costs: list[float] | None, mode: str
+    model: Any,
+    ids: torch.Tensor,
+    drafter: Drafter,
+    costs: list[float] | None,
+    mode: str,
+    new_tokens: int = NEW_TOKENS,
 ) -> tuple[dict[str, Any], list[int]]:
     """Answer one prompt; return what it took, and the tokens."""
     watched = Watched(drafter, costs)
@@ -132,7 +137,7 @@ def run(
         drafter=watched,
         max_nodes=MAX_NODES,
         cost_gate=False,
-        max_new_tokens=NEW_TOKENS,
+        max_new_tokens=new_tokens,
         return_dict=True,
         **MODES[mode],
     )

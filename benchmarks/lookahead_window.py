@@ -1,12 +1,12 @@
 """What does a look-ahead window bring, by its size, and what do its probes cost?
 
     python benchmarks/lookahead_window.py MODEL --prompts FILE.jsonl --costs COSTS --out OUT
-        [--plot PNG]
+        [--plot PNG] [--new-tokens N] [--cells N]
 
 Every prompt is answered greedily with the look-ahead drafter alone, its window W columns wide (0:
 only the n-grams of the text), N tokens to an n-gram. No cost gate: every probe is verified. A
 window's gain is tokens a step over those of W = 0; predicted speed-up as in ``cold_start_live.py``.
-What the file holds already is not run again.
+What the file holds already is not run again; ``--cells`` ends a run after so many sizes.
 """
 
 from __future__ import annotations
@@ -98,6 +98,8 @@ def main() -> None:
     parser.add_argument("--costs", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--plot", type=Path)
+    parser.add_argument("--new-tokens", type=int, default=256)
+    parser.add_argument("--cells", type=int, default=100)
     arguments = parser.parse_args()
     torch.set_num_threads(2)
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
@@ -113,20 +115,20 @@ def main() -> None:
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "date": time.strftime("%Y-%m-%d"),
         "prompts": [prompt["id"] for prompt in prompts],
+        "new_tokens": arguments.new_tokens,
     }
-    for ngram_size in NGRAM_SIZES:
-        for window in WINDOWS:
-            key = f"{window} | {ngram_size}"
-            if key in report["runs"]:
-                continue
-            drafter = make_drafter(window, ngram_size)
-            rows = [
-                run(model, prompt_ids(tokenizer, prompt["prompt"]), drafter, None, "greedy")[0]
-                for prompt in prompts
-            ]
-            report["runs"][key] = {"summary": summary(rows, costs, first), "rows": rows}
-            print(key, report["runs"][key]["summary"], flush=True)
-            arguments.out.write_text(json.dumps(report) + "\n")
+    sizes = [(window, ngram_size) for ngram_size in NGRAM_SIZES for window in WINDOWS]
+    missing = [size for size in sizes if f"{size[0]} | {size[1]}" not in report["runs"]]
+    for window, ngram_size in missing[: arguments.cells]:
+        drafter = make_drafter(window, ngram_size)
+        rows = []
+        for prompt in prompts:
+            ids = prompt_ids(tokenizer, prompt["prompt"])
+            rows.append(run(model, ids, drafter, None, "greedy", arguments.new_tokens)[0])
+        key = f"{window} | {ngram_size}"
+        report["runs"][key] = {"summary": summary(rows, costs, first), "rows": rows}
+        print(key, report["runs"][key]["summary"], flush=True)
+        arguments.out.write_text(json.dumps(report) + "\n")
     if arguments.plot is not None:
         plot(report, arguments.plot)
 

@@ -167,6 +167,14 @@ def main() -> None:
     rows = json.loads(args.json.read_text())["prompts"] if args.json.is_file() else []
     arms = open_arms(args.gguf, args.threads)
     relative = arms[FREEDRAFT].draft_model._budget.costs.relative(1, [1, 2, 4, 8, 16, 32])
+    settings = {
+        "machine": describe_machine(args.threads),
+        "model": f"SmolLM2-135M-Instruct, {args.quantization}",
+        "max_new_tokens": args.max_new_tokens,
+        "rounds": args.rounds,
+        "step_costs_1_2_4_8_16_32": [round(float(cost), 3) for cost in relative],
+    }
+    args.json.parent.mkdir(parents=True, exist_ok=True)
     started_at = time.perf_counter()
     for name, workload, text in prompts():
         if name in {row["id"] for row in rows} or time.perf_counter() - started_at > args.seconds:
@@ -174,40 +182,37 @@ def main() -> None:
         tokens = list(arms[PLAIN].tokenize(text.encode(), add_bos=False, special=True))
         result = measure(arms, tokens, args.max_new_tokens, args.rounds)
         rows.append({"id": name, "workload": workload, "prompt": len(tokens), "arms": result})
-        print(
-            f"{name:>6} {workload:<9} {len(tokens):4} tokens  "
-            + "  ".join(
-                f"{arm} {result[arm]['decode_ratio']:.2f}x ({result[arm]['total_ratio']:.2f}x)"
-                for arm in (LOOKUP, FREEDRAFT)
-            )
-            + f"  {result[FREEDRAFT]['tokens_per_step']:.2f} tokens a step"
-            + ("" if result[FREEDRAFT]["own_argmax"] else "  NOT THE ARGMAX"),
-            flush=True,
-        )
-    summary = summarize(rows)
-    for workload, ratios in summary.items():
+        print_row(rows[-1])
+        report = settings | {"summary": summarize(rows), "prompts": rows}
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    for workload, ratios in summarize(rows).items():
         print(workload, {arm: {k: round(v, 3) for k, v in r.items()} for arm, r in ratios.items()})
-    machine = {
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """Print a prompt's ratios: wall, processor."""
+    result = row["arms"]
+    ratios = "  ".join(
+        f"{arm} {result[arm]['decode_ratio']:.2f}x (cpu {result[arm]['decode_cpu_ratio']:.2f}x)"
+        for arm in (LOOKUP, FREEDRAFT)
+    )
+    own = "" if result[FREEDRAFT]["own_argmax"] else "  NOT THE ARGMAX"
+    steps = f"{result[FREEDRAFT]['tokens_per_step']:.2f} tokens a step"
+    print(f"{row['id']:>6} {row['workload']:<9} {ratios}  {steps}{own}", flush=True)
+
+
+def describe_machine(num_threads: int) -> dict[str, Any]:
+    """Return the machine and the versions."""
+    return {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        "threads": args.threads,
+        "threads": num_threads,
         "python": platform.python_version(),
         "llama-cpp-python": version("llama-cpp-python"),
         "freedraft": freedraft.__version__,
         "load_average": os.getloadavg(),
         "date": time.strftime("%Y-%m-%d"),
     }
-    report = {
-        "machine": machine,
-        "model": f"SmolLM2-135M-Instruct, {args.quantization}",
-        "max_new_tokens": args.max_new_tokens,
-        "rounds": args.rounds,
-        "step_costs_1_2_4_8_16_32": [round(float(cost), 3) for cost in relative],
-        "summary": summary,
-        "prompts": rows,
-    }
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ export NUMBA_CACHE_DIR=.numba-sglang
 
 if [ ! -e "$environment/.ready" ]; then
   "${PYTHON:-python3}" -m venv "$environment"
-  "$python" -m pip install --quiet --constraint constraints.txt \
-    torch transformers "triton>=3.9,<4"
+  # torch and torchvision must fit each other
+  "$python" -m pip install --quiet torch==2.14.1 torchvision==0.29.1 triton==3.8.0 \
+    transformers==5.24.0
   "$python" -m pip install --quiet numba pathspec pyahocorasick rich typer hypothesis pytest
   "$python" -m pip install --quiet aiohttp apache-tvm-ffi dill einops fastapi gguf ipython loguru \
     msgspec opentelemetry-api orjson partial-json-parser pillow psutil pybase64 pyzmq requests \

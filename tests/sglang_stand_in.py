@@ -1,8 +1,7 @@
 """Lets the real SGLang be imported and run on a machine without a GPU.
 
-Its compiled kernels need a driver, and torchvision fits one build of torch only. A finder answers
-for these packages with names that raise when they are called; the Triton kernels beside them run in
-Triton's interpreter.
+Its compiled kernels need a driver. A finder answers for their package with names that raise when
+they are called; the Triton kernels beside them run in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -42,19 +41,17 @@ class _StandIn(types.ModuleType):
 
 
 class KernelFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the packages that are stood in for, and anything in them."""
+    """Finds the package of compiled kernels, and anything in it."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: object = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname.partition(".")[0] not in ("sgl_kernel", "torchvision"):
+        if fullname.partition(".")[0] != "sgl_kernel":
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        module = _StandIn(spec.name)
-        module.__version__ = "0"  # asked for by those who look whether a package is there
-        return module
+        return _StandIn(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         return

@@ -1,7 +1,7 @@
 """How many nodes a step verifies: the pooled choice, the step times behind it, what was learned."""
 
 from .calibration_file import Calibration, CalibrationError, read_calibration
-from .choice import choose_num_nodes, pooled_choice
+from .choice import choose_num_nodes, padded_choice, pooled_choice
 from .config import FLAT, PADDED, BudgetConfig
 from .load import READY_MADE, load_calibration
 from .pooled_budget import PooledBudget
@@ -18,6 +18,7 @@ __all__ = [
     "StepCosts",
     "choose_num_nodes",
     "load_calibration",
+    "padded_choice",
     "pooled_choice",
     "read_calibration",
 ]

@@ -17,6 +17,8 @@ from . import _choice_kernels as kernels
 IntArray64 = npt.NDArray[np.int64]
 FlagArray = npt.NDArray[np.uint8]
 
+_SOFTNESS = 4.0  # tokens; far less would let one row alone decide, far more is the mean
+
 
 @cache
 def compile_kernels() -> None:
@@ -28,8 +30,7 @@ def choose_num_nodes(gains: npt.ArrayLike, num_requests: int, costs: npt.ArrayLi
     """Return how many of the largest gains maximise tokens per unit of time.
 
     Args:
-        gains: ``(n,)`` expected tokens of each node, or of each further column of a padded batch
-            (the sum of its rows' probabilities), in any order.
+        gains: ``(n,)`` path probability of each node, in any order.
         num_requests: requests in the step, at least 1.
         costs: ``(n + 1,)`` time of a step with that many of them, in any unit.
 
@@ -78,6 +79,34 @@ def pooled_choice(probs: npt.ArrayLike, sizes: npt.ArrayLike, costs: npt.ArrayLi
         compile_kernels()
         kernels.pooled_counts(np.sort(nodes), nodes, stops, times, counts)
     return counts
+
+
+def padded_choice(
+    gains: npt.ArrayLike, costs: npt.ArrayLike, num_emitted: npt.ArrayLike | None = None
+) -> int:
+    """Return how many nodes to verify of each row, where a batch is padded to its widest one.
+
+    Without ``num_emitted`` the tokens of all rows count alike. A batch that ends with its last row
+    gains nothing by a row that runs ahead while the others wait for its wide steps: with it, a
+    step is worth how far it moves the rows' soft minimum, -s log mean exp(-tokens / s).
+
+    Args:
+        gains: ``(num_rows, n + 1)`` expected accepted tokens of each row with 0 to n of its nodes.
+        costs: ``(n + 1,)`` time of a step with that many nodes a row, in any unit.
+        num_emitted: ``(num_rows,)`` tokens that each row has emitted before.
+
+    Returns:
+        A count from 0 to ``n``; the smallest of those that are equally good.
+    """
+    step = 1 + np.asarray(gains, np.float64)  # (num_rows, n + 1), the tokens emitted
+    if num_emitted is None:
+        tokens = step.sum(0)
+    else:
+        emitted = np.asarray(num_emitted, np.float64)
+        ahead = np.exp((emitted.min() - emitted) / _SOFTNESS)
+        moved = ahead @ np.exp(-step / _SOFTNESS)
+        tokens = -_SOFTNESS * np.log(moved / ahead.sum())
+    return int(np.argmax(tokens / np.asarray(costs, np.float64)))
 
 
 def most_probable_first(probs: npt.ArrayLike, sizes: npt.ArrayLike) -> FlagArray:

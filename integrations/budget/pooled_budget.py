@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...drafters import CandidateTree, RequestId
-from .choice import choose_num_nodes, compile_kernels, most_probable_first, pooled_choice
+from .choice import compile_kernels, most_probable_first, padded_choice, pooled_choice
 from .config import PADDED, BudgetConfig
 from .request_record import RequestRecord
 from .step_costs import StepCosts
@@ -68,13 +68,18 @@ class PooledBudget:
         return allowed
 
     def cut(
-        self, request_ids: Sequence[RequestId], trees: Sequence[CandidateTree]
+        self,
+        request_ids: Sequence[RequestId],
+        trees: Sequence[CandidateTree],
+        num_emitted: Sequence[int] | None = None,
     ) -> list[CandidateTree]:
         """Return the trees, each cut to what pays for all requests of the step together.
 
         Args:
             request_ids: all requests of the step, those without a draft included.
             trees: one a request.
+            num_emitted: tokens that each request has emitted, where a padded batch ends with its
+                last row; see :func:`padded_choice`.
         """
         num_requests = len(trees)
         records = [self._record(request_id) for request_id in request_ids]
@@ -85,7 +90,7 @@ class PooledBudget:
         ]
         if not any(tree.num_nodes for tree in limited):
             return limited
-        kept = limited if scheduled is not None else self._choose(records, limited)
+        kept = limited if scheduled is not None else self._choose(records, limited, num_emitted)
         for tree, offered, record in zip(kept, limited, records, strict=True):
             record.dropped = offered if offered.num_nodes and not tree.num_nodes else None
         sizes = [tree.num_nodes for tree in kept]
@@ -153,14 +158,20 @@ class PooledBudget:
         return record
 
     def _choose(
-        self, records: Sequence[RequestRecord], trees: Sequence[CandidateTree]
+        self,
+        records: Sequence[RequestRecord],
+        trees: Sequence[CandidateTree],
+        num_emitted: Sequence[int] | None,
     ) -> list[CandidateTree]:
         sizes = [tree.num_nodes for tree in trees]
         probs = np.concatenate([tree.probs for tree in trees])
         falling = most_probable_first(probs, sizes).tolist()
         probs *= np.repeat(np.array([r.correction for r in records], np.float32), sizes)
-        choose = self._padded_counts if self.config.layout == PADDED else self._pooled_counts
-        counts = self._tested(choose(probs, sizes))
+        if self.config.layout == PADDED:
+            counts = self._padded_counts(probs, sizes, num_emitted)
+        else:
+            counts = self._pooled_counts(probs, sizes)
+        counts = self._tested(counts)
         return [
             _cut(tree, count, bool(first))
             for tree, count, first in zip(trees, counts, falling, strict=True)
@@ -171,13 +182,14 @@ class PooledBudget:
         counts: list[int] = pooled_choice(probs, sizes, costs).tolist()
         return counts
 
-    def _padded_counts(self, probs: FloatArray, sizes: Sequence[int]) -> list[int]:
-        widest = max(sizes)
-        gains = np.zeros(widest, np.float32)  # of each further column, all rows together
-        for row in np.split(probs, np.cumsum(sizes)[:-1]):
-            gains[: row.size] += np.sort(row)[::-1]
-        costs = self._costs(len(sizes), np.arange(1, widest + 2))
-        return [choose_num_nodes(gains, len(sizes), costs)] * len(sizes)
+    def _padded_counts(
+        self, probs: FloatArray, sizes: Sequence[int], num_emitted: Sequence[int] | None
+    ) -> list[int]:
+        gains = np.zeros((len(sizes), max(sizes) + 1))
+        for gain, row in zip(gains, np.split(probs, np.cumsum(sizes)[:-1]), strict=True):
+            gain[1 : row.size + 1] = np.sort(row)[::-1]
+        costs = self._costs(len(sizes), np.arange(1, max(sizes) + 2))
+        return [padded_choice(gains.cumsum(1), costs, num_emitted)] * len(sizes)
 
     def _costs(self, num_requests: int, widths: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Return the relative times of the widths, those with drafts by the margin dearer."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import budget_oracles
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from freedraft.integrations.budget import (
     PooledBudget,
     StepCosts,
     choose_num_nodes,
+    padded_choice,
     pooled_choice,
 )
 from freedraft.integrations.budget.monotone import isotonic
@@ -54,6 +57,39 @@ def test_choice_equals_trying_every_count(
     rates = [(num_requests + sum(ordered[:n])) / costs[n] for n in range(len(gains) + 1)]
     chosen = choose_num_nodes(gains, num_requests, costs)
     assert rates[chosen] == pytest.approx(max(rates))
+
+
+@given(
+    st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=1, max_size=4),
+    st.lists(st.floats(0.01, 2), min_size=4, max_size=4),
+    st.lists(st.integers(0, 20), min_size=4, max_size=4),
+)
+def test_the_padded_choice_equals_trying_every_width(
+    rows: list[list[float]], increments: list[float], emitted: list[int]
+) -> None:
+    gains = [[0.0, *np.cumsum(sorted(row, reverse=True))] for row in rows]
+    costs = np.cumsum(increments)
+    rates = [sum(1 + row[n] for row in gains) / costs[n] for n in range(4)]
+    assert rates[padded_choice(gains, costs)] == pytest.approx(max(rates))
+
+    def least(n: int) -> float:  # the soft minimum of the rows' tokens after the step
+        after = [before + 1 + row[n] for before, row in zip(emitted, gains, strict=False)]
+        return -4 * math.log(sum(math.exp(-tokens / 4) for tokens in after))
+
+    start = -4 * math.log(sum(math.exp(-before / 4) for before in emitted[: len(rows)]))
+    rates = [(least(n) - start) / costs[n] for n in range(4)]
+    chosen = padded_choice(gains, costs, emitted[: len(rows)])
+    assert rates[chosen] == pytest.approx(max(rates))
+
+
+def test_a_row_that_runs_ahead_does_not_hold_up_the_others() -> None:
+    gains = np.zeros((8, 9))
+    gains[0] = 0.9 * np.arange(9)  # one row copies, seven have nothing
+    costs = 1 + 0.05 * np.arange(9)
+    assert padded_choice(gains, costs) > 0
+    assert padded_choice(gains, costs, [40, *[0] * 7]) == 0
+    assert padded_choice(gains, costs, [0, *[40] * 7]) == 8  # it is the last one
+    assert padded_choice(gains[:1], costs, [3]) == padded_choice(gains[:1], costs) == 8
 
 
 def test_nothing_profitable_means_nothing() -> None:

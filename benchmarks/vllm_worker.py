@@ -134,6 +134,15 @@ def read_counts() -> dict[str, float]:
     return counts
 
 
+def chosen_logprobs(outputs: list[Any]) -> list[list[float]]:
+    """Return the log-probabilities of the emitted tokens, where they were asked for."""
+    return [
+        [step[token].logprob for token, step in zip(one.token_ids, one.logprobs, strict=True)]
+        for one in outputs
+        if one.logprobs
+    ]
+
+
 def serve(model: str, arguments: dict[str, Any]) -> None:
     """Answer jobs from standard input until it ends."""
     from vllm import LLM
@@ -158,6 +167,8 @@ def serve(model: str, arguments: dict[str, Any]) -> None:
             "seconds": time.perf_counter() - started_at,
             "cpu_seconds": time.process_time() - cpu_at,
             "token_ids": [[list(one.token_ids) for one in output.outputs] for output in outputs],
+            "logprobs": [chosen_logprobs(output.outputs) for output in outputs],
+            "counts": read_counts(),
         }
         print(json.dumps(answer), flush=True)
 

@@ -38,7 +38,8 @@ def measure_vllm(
     longest = plan.contexts[-1] + (plan.rounds + 2) * len(plan.nodes) + 2 * plan.nodes[-1]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "steps.txt"
-        vocab_size = int(vllm.config.ModelConfig(model).get_vocab_size())
+        config = import_module("transformers").AutoConfig.from_pretrained(model)
+        vocab_size = int(config.get_text_config().vocab_size)
         llm = vllm.LLM(
             model,
             dtype=dtype,

@@ -185,8 +185,13 @@ def _check_model(llama: Any) -> None:
                 f"{kind} one: llama.cpp would go on from rejected drafts without a word"
             )
     rows, needed = llama.scores.shape[0], int(llama.n_ctx())
-    if rows < needed or not getattr(llama, "_logits_all", True):
-        raise ValueError(
-            "expected Llama(..., logits_all=True), got a Llama without the logits of all of its "
-            f"{needed} tokens: drafts could not be compared, and longer prompts would fail"
-        )
+    if rows >= needed and getattr(llama, "_logits_all", True):
+        return
+    hint = ""
+    if rows < needed and getattr(llama, "_logits_all", False):
+        hint = f"; llama.cpp rounds n_ctx up to {needed}: pass that"
+    raise ValueError(
+        f"expected Llama(..., logits_all=True) with the logits of all of its {needed} tokens, got "
+        f"one with those of {rows}: drafts could not be compared, and longer prompts would fail"
+        f"{hint}"
+    )

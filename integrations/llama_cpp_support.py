@@ -11,7 +11,7 @@ SUPPORT = EngineSupport(
     families="all but those that need the model's layers",
     sampling="all",
     evidence=RUN,
-    tested_on="SmolLM2-135M, Q4_1 and Q4_0, on a CPU",
+    tested_on="SmolLM2-135M, Q4_1 and float32, on a CPU",
     page="llama-cpp.md",
     module="llama_cpp",
 )

@@ -25,6 +25,10 @@ def main(
         typer.Option(help=f"A path to check: {', '.join(PATH_NAMES)}, or all. Repeatable."),
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="The name of a check. Repeatable.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="For vllm a model's folder, for llama-cpp a GGUF file of float32."),
+    ] = None,
     json_out: Annotated[
         str | None, typer.Option("--json", help="Write all findings to this file, or - here.")
     ] = None,
@@ -42,7 +46,7 @@ def main(
     paths = list(PATH_NAMES) if ALL in names else names
     kinds = _chosen("--only", only or [], kind_names())
     console = Console(stderr=json_out == "-")
-    findings = _run(console, paths, kinds)
+    findings = _run(console, paths, kinds, model)
     _report(console, findings)
     if json_out is not None:
         text = json.dumps(_document(findings), indent=1)
@@ -63,7 +67,7 @@ def _chosen(option: str, given: list[str], known: list[str]) -> list[str]:
     return given
 
 
-def _run(console: Console, paths: list[str], kinds: list[str]) -> list[Finding]:
+def _run(console: Console, paths: list[str], kinds: list[str], model: str | None) -> list[Finding]:
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -77,7 +81,7 @@ def _run(console: Console, paths: list[str], kinds: list[str]) -> list[Finding]:
     with progress, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # engines' own; what matters to a check it looks at
         task = progress.add_task("checks", total=total)
-        for finding in run(paths, kinds):
+        for finding in run(paths, kinds, model):
             findings.append(finding)
             progress.update(task, advance=1, description=f"{finding.path}: {finding.kind}")
     return findings

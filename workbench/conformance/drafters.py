@@ -135,6 +135,65 @@ class SpyDrafter:
         return found
 
 
+class SwitchDrafter:
+    """Stands where an engine keeps one drafter for its life, and passes on to whichever is set.
+
+    Attributes:
+        drafter: what proposes now; nothing is proposed while it is ``None``.
+        max_nodes: proposals are cut to it.
+        steps: drafted and accepted nodes of each request's verified drafts, by request.
+    """
+
+    name = "switch"
+
+    def __init__(self) -> None:
+        """Begin without a drafter."""
+        self.drafter: Drafter | None = None
+        self.max_nodes = 0
+        self.steps: dict[RequestId, list[tuple[int, int]]] = {}
+
+    def start(
+        self,
+        request_id: RequestId,
+        prompt_ids: npt.ArrayLike,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> None:
+        """Begin a request."""
+        if self.drafter is not None:
+            self.drafter.start(request_id, prompt_ids, namespace)
+
+    def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
+        """Append committed tokens."""
+        if self.drafter is not None:
+            self.drafter.extend(request_id, token_ids)
+
+    def propose(
+        self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
+    ) -> list[CandidateTree]:
+        """Return what the drafter of now proposes."""
+        most = min(max_nodes, self.max_nodes)
+        if self.drafter is None or most == 0:
+            return [CandidateTree.empty()] * len(request_ids)
+        return self.drafter.propose(request_ids, most, max_depth)
+
+    def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
+        """Note what was accepted, and pass it on."""
+        accepted = int(feedback.accepted.size)
+        self.steps.setdefault(request_id, []).append((tree.num_nodes, accepted))
+        if self.drafter is not None:
+            self.drafter.observe(request_id, tree, feedback)
+
+    def truncate(self, request_id: RequestId, length: int) -> None:
+        """Forget the end of a request's text."""
+        if self.drafter is not None:
+            self.drafter.truncate(request_id, length)
+
+    def stop(self, request_id: RequestId) -> None:
+        """End a request."""
+        if self.drafter is not None:
+            self.drafter.stop(request_id)
+
+
 class FaultyDrafter(AnswerDrafter):
     """Answers well for a while, then gives what no drafter may give."""
 

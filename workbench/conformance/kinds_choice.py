@@ -52,13 +52,14 @@ def check_same_tokens(path: Path) -> None:
 
 def check_processors(path: Path) -> None:
     """Penalties, min-p, bias and bad words see each token of the history once."""
-    require(path, Feature.TEXT, Feature.SEED)
-    ran = []
+    require(path, Feature.TEXT, Feature.EXACT)
+    seeds = (None,) if Feature.SEED in path.missing else (None, 3, 4)
+    if seeds == (None,) and all(f in path.missing for f, _ in _SETTINGS if f != Feature.TEXT):
+        require(path, *(feature for feature, _ in _SETTINGS))
     for feature, options in _SETTINGS:
         if feature in path.missing:
             continue
-        ran.append(feature)
-        for seed in (None, 3, 4):
+        for seed in seeds:
             request = Request(
                 tuple(path.encode(BEGINNINGS[0])),
                 LENGTH,
@@ -174,8 +175,8 @@ KINDS = (
     Kind("same-text", "greedy text is that of plain decoding", (Feature.TEXT,), check_same_tokens),
     Kind(
         "processors",
-        "penalties, min-p, bias, bad words: the same seeded tokens, each counted once",
-        (Feature.TEXT, Feature.SEED),
+        "penalties, min-p, bias, bad words: the same tokens, each of the history counted once",
+        (Feature.TEXT,),
         check_processors,
     ),
     Kind(

@@ -1,4 +1,8 @@
-"""Checks of the drafter contract itself, of every named drafter, without a model or an engine."""
+"""Checks of the drafter contract itself, of every named drafter, without a model or an engine.
+
+Drafters are imported where they are used: vLLM 0.32 does not start on a CPU in a process that has
+loaded Numba before.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...drafters import CandidateTree, Drafter, create_drafter
-from ...drafters.edit import EditConfig
-from ...drafters.ngram import NgramConfig
-from ...drafters.suffix import SuffixConfig
 from ...drafters.tree import accepted_path
 from .contract import Fault, expect, expect_true
 
@@ -227,6 +228,10 @@ def check_bounded(name: str) -> None:
 
 def check_refused_settings(name: str) -> None:
     """Settings that cannot work are refused when they are made, never later."""
+    from ...drafters.edit import EditConfig
+    from ...drafters.ngram import NgramConfig
+    from ...drafters.suffix import SuffixConfig
+
     wrong: dict[str, list[Callable[[], object]]] = {
         "ngram": [
             lambda: NgramConfig(capacity=0),
@@ -248,8 +253,8 @@ def _small(name: str) -> Drafter:
     """Return a drafter whose pool is full soon."""
     from ...drafters.blend import BlendDrafter
     from ...drafters.edit import EditDrafter
-    from ...drafters.ngram import NgramDrafter
-    from ...drafters.suffix import SuffixDrafter
+    from ...drafters.ngram import NgramConfig, NgramDrafter
+    from ...drafters.suffix import SuffixConfig, SuffixDrafter
 
     made: dict[str, Callable[[], Drafter]] = {
         "ngram": lambda: NgramDrafter(NgramConfig(capacity=1 << 13)),

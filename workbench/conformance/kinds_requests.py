@@ -68,7 +68,7 @@ def check_crowd(path: Path) -> None:
     rng = random.Random(5)
     alone: list[Outcome] = []
     crowd: list[Request] = []
-    letters = path.encode("abcdefgh, ")
+    letters = [path.encode(character)[0] for character in "abcdefgh, "]
     for number in range(64):
         prompt = tuple(rng.choice(letters[: rng.randint(2, len(letters))]) for _ in range(12))
         leaves = rng.randint(1, 20) if rng.random() < 0.4 else None

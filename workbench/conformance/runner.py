@@ -59,12 +59,15 @@ def num_checks(path_names: Sequence[str]) -> int:
     return sum(of_drafters if name == DRAFTERS_PATH else len(PATH_KINDS) for name in path_names)
 
 
-def run(path_names: Sequence[str], only: Sequence[str] = ()) -> Iterator[Finding]:
+def run(
+    path_names: Sequence[str], only: Sequence[str] = (), model: str | None = None
+) -> Iterator[Finding]:
     """Run the checks, one after the other.
 
     Args:
         path_names: of :data:`.paths.PATH_NAMES`.
         only: names of checks; all when empty.
+        model: for the engines that load one.
     """
     for name in path_names:
         if name == DRAFTERS_PATH:
@@ -72,7 +75,7 @@ def run(path_names: Sequence[str], only: Sequence[str] = ()) -> Iterator[Finding
             continue
         kinds = [kind for kind in PATH_KINDS if not only or kind.name in only]
         try:
-            path = make_path(name)
+            path = make_path(name, model)
         except Skipped as reason:
             for kind in kinds:
                 yield Finding(name, "", kind.name, kind.right, SKIPPED, str(reason), 0.0)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...drafters import CandidateTree, RequestId
 from ...verifier import Target, WalkResult, walk
+from ...verifier.block_verification import verify_block
 from ...verifier.rejection import PositionChance, TreeDraft, verify_by_rejection
 from ...verifier.tree_growth import TreeGrowth
 from ..budget import PooledBudget
@@ -110,7 +111,8 @@ class DecodeLoop:
             trees = self._guard.propose([ids[index] for index in row_ids], self._max_nodes, depths)
         trees = [row.legal(tree) for row, tree in zip(rows, trees, strict=True)]
         if self._budget is not None:
-            trees = self._budget.cut(row_ids, trees)
+            emitted = [len(row.token_ids) for row in rows]
+            trees = self._budget.cut(row_ids, trees, emitted)
         trees = self._target.fit(self._add_probes(rows, trees, ids))
         verify_begin = time.perf_counter()
         drafted_before = self.statistics.draft_seconds
@@ -215,10 +217,18 @@ def _verify(row: DecodeRow, tree: CandidateTree, logits: Tensor, choices: list[i
     if tree.draft_probs is None or row.key is None:
         # A greedy target is a point mass, for which the walk is exact however a draft was made.
         return walk(tree, _chooser(row, logits, choices), lambda token, _: row.emit(token))
+    chance = PositionChance(row.key, row.position)
+    if tree.is_chain and row.reads_no_history:
+        return verify_block(
+            TreeDraft(tree),
+            lambda node: row.peek_probs(logits[node + 1]),
+            chance,
+            lambda token, node: row.emit_after(token, logits[node + 1]),
+        )
     return verify_by_rejection(
         TreeDraft(tree),
         lambda node: row.target_probs(logits[node + 1]),
-        PositionChance(row.key, row.position),
+        chance,
         lambda token, _: row.emit(token),
     )
 

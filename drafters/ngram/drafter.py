@@ -22,7 +22,9 @@ import numpy.typing as npt
 
 from ..base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget, check_length
 from ..calibration import Calibration
+from ..prompt_backlog import PromptBacklog
 from ..tree import CandidateTree, IntArray
+from . import _after_kernels as after
 from . import _pool_kernels as pool
 from . import _search_kernels as finder
 from . import _tree_kernels as grower
@@ -48,6 +50,8 @@ class NgramConfig:
         page_size: tokens in a page, a power of two. A request holds whole pages.
         max_requests: how many requests may run at once; one more goes without drafts.
         search_earlier: whether a request also looks at others of its namespace.
+        slice_tokens: tokens of prompts that one step indexes at most, for all requests together;
+            until its prompt is in, a request has no drafts. Without it all are indexed at once.
     """
 
     levels: tuple[int, ...] = (16, 8, 4, 2, 1)
@@ -59,6 +63,7 @@ class NgramConfig:
     page_size: int = 128
     max_requests: int = 1024
     search_earlier: bool = True
+    slice_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -80,6 +85,8 @@ class NgramConfig:
         for name, least in (("max_skip_visits", 0), ("max_places", 1), ("max_requests", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"expected {name} >= {least}, got {getattr(self, name)}")
+        if self.slice_tokens is not None and self.slice_tokens < 1:
+            raise ValueError(f"expected slice_tokens >= 1 or None, got {self.slice_tokens}")
         if self.page_size < 1 or self.page_size & (self.page_size - 1):
             raise ValueError(f"expected page_size a power of two, got {self.page_size}")
         if not self.page_size <= self.capacity < 1 << 28:
@@ -104,15 +111,16 @@ class NgramDrafter:
             config: the settings; the defaults when absent.
         """
         self.config = NgramConfig() if config is None else config
-        for module in (pool, finder, grower):
+        for module in (pool, finder, grower, after):
             module.compile_kernels()
-        self._arena, self._pages, self._rows = _new_arena(self.config)
+        self._arena, self._pages, self._rows, self._drafts = _new_arena(self.config)
         num_weights = len(self._rows) * self.config.max_places
         self._floats = np.concatenate((make_model(), np.zeros(num_weights)))
         self._calibration = Calibration(grower.NUM_CLASSES, pool.KNOTS + 1)
         self._drafts_until_refit = _DRAFTS_A_REFIT
         self._batch = np.empty((0, finder.REQUEST_FIELDS), np.int32)
         self._row_of: dict[RequestId, int] = {}
+        self._backlog = PromptBacklog(self.config.slice_tokens, self._append)
         self._free_rows = list(range(len(self._rows)))[::-1]
         self._spaces: dict[str, int] = {}
         self._max_spaces = _MIN_SPACES
@@ -150,13 +158,12 @@ class NgramDrafter:
         fields[pool.PROMPT_LENGTH] = prompt.size
         self._rows[row] = fields
         self._row_of[request_id] = row
-        pool.append(self._arena, row, prompt, self._calibration.counts)
+        self._backlog.start(request_id, prompt)
 
     def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
         """Append committed tokens, also while speculation is off."""
-        row = self._row_of.get(request_id)
-        if row is not None:
-            pool.append(self._arena, row, as_token_ids(token_ids), self._calibration.counts)
+        if request_id in self._row_of:
+            self._backlog.extend(request_id, as_token_ids(token_ids))
 
     def propose(
         self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
@@ -167,6 +174,7 @@ class NgramDrafter:
             ValueError: a limit is negative.
         """
         check_budget(max_nodes, max_depth)
+        self._backlog.begin_step()
         num_requests = len(request_ids)
         if num_requests == 0 or max_nodes == 0 or max_depth == 0:
             return [CandidateTree.empty()] * num_requests
@@ -174,7 +182,8 @@ class NgramDrafter:
             self._batch = np.empty((num_requests, finder.REQUEST_FIELDS), np.int32)
         batch = self._batch
         for i, request_id in enumerate(request_ids):
-            batch[i, finder.ROW] = self._row_of.get(request_id, pool.NONE)
+            known = request_id not in self._backlog
+            batch[i, finder.ROW] = self._row_of.get(request_id, pool.NONE) if known else pool.NONE
         self._drafts_until_refit -= num_requests
         if self._drafts_until_refit < 0:
             self._calibration.refit()
@@ -190,6 +199,41 @@ class NgramDrafter:
             trees.append(CandidateTree(nodes[i, 0, :size], nodes[i, 1, :size], probs[i, :size]))
         return trees
 
+    def propose_after(
+        self, request_id: RequestId, next_ids: Sequence[int], max_nodes: int, max_depth: int
+    ) -> list[CandidateTree]:
+        """Return what would follow each of some tokens, were it the next; nothing else changes.
+
+        Args:
+            request_id: a started request; an unknown one has empty trees.
+            next_ids: tokens that may follow the committed ones, each on its own.
+            max_nodes: most nodes of a tree, the given token not counted.
+            max_depth: deepest node, counted from the given token.
+
+        Raises:
+            ValueError: a limit is negative.
+        """
+        check_budget(max_nodes, max_depth)
+        row = self._row_of.get(request_id)
+        if row is None or request_id in self._backlog or max_nodes == 0 or max_depth == 0:
+            return [CandidateTree.empty()] * len(next_ids)
+        fields, draft = self._rows[row].copy(), self._drafts[row].copy()
+        batch = np.array([[row, 0, 0]], np.int32)
+        nodes = np.empty((len(next_ids), 1, 2, max_nodes), np.int32)
+        probs = np.empty((len(next_ids), 1, max_nodes), np.float32)
+        knots = self._calibration.knots
+        trees = []
+        for token, node, prob in zip(next_ids, nodes, probs, strict=True):
+            batch[0, finder.FOUND] = (
+                after.search_after(self._arena, self._floats, row, token) if token >= 0 else 0
+            )
+            grower.grow(self._arena, self._floats, knots, batch, max_depth, node, prob)
+            size = batch[0, finder.DRAFTED]
+            trees.append(CandidateTree(node[0, 0, :size], node[0, 1, :size], prob[0, :size]))
+        # The draft that waits to be settled is the one that was proposed.
+        self._rows[row], self._drafts[row] = fields, draft
+        return trees
+
     def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
         """Do nothing: the committed tokens, which ``extend`` brings, say all that is used."""
 
@@ -202,14 +246,21 @@ class NgramDrafter:
         check_length(length)
         row = self._row_of.get(request_id)
         if row is not None:
+            self._backlog.finish(request_id)
             pool.truncate(self._arena, row, length)
 
     def stop(self, request_id: RequestId) -> None:
         """End the request; its text stays searchable in its namespace until reclaimed."""
+        self._backlog.drop(request_id)
         row = self._row_of.pop(request_id, None)
         if row is not None:
             pool.release(self._arena, row)
             self._free_rows.append(row)
+
+    def _append(self, request_id: RequestId, tokens: IntArray, is_output: bool) -> None:
+        """Index tokens of a request; its row knows where the prompt ends."""
+        row = self._row_of[request_id]
+        pool.append(self._arena, row, tokens, self._calibration.counts)
 
     def _space_of(self, namespace: str) -> int:
         """Return the number of a namespace; one without any text left may get a new one."""
@@ -225,8 +276,8 @@ class NgramDrafter:
         return space
 
 
-def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the arena of a config, and the views of its pages and its requests' rows."""
+def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Return the arena of a config, and the views of its pages, its requests' rows and drafts."""
     num_pages = config.capacity // config.page_size
     num_slots = num_pages * config.page_size
     num_levels = len(config.levels)
@@ -256,4 +307,6 @@ def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray, IntArray]:
     arena[pool.FIRST_LEVEL : pool.FIRST_LEVEL + num_levels] = config.levels
     arena[pool.FIRST_VISITS : pool.FIRST_VISITS + num_levels] = config.max_visits
     pages = arena[pages_start:rows_start].reshape(num_pages, pool.PAGE_FIELDS)
-    return arena, pages, arena[rows_start:rows_stop].reshape(num_rows, pool.ROW_FIELDS)
+    rows = arena[rows_start:rows_stop].reshape(num_rows, pool.ROW_FIELDS)
+    drafts_stop = rows_stop + num_rows * pool.MAX_DRAFT * pool.DRAFT_FIELDS
+    return arena, pages, rows, arena[rows_stop:drafts_stop].reshape(num_rows, -1)

@@ -64,6 +64,7 @@ class SuffixDrafter:
         self._trust, self._groups = trust_table(self.config.max_context)
         self._requests: dict[RequestId, StoredRequest] = {}
         self._draw = 1
+        self._room = self.config.slice_tokens  # tokens of prompts that this step may still index
         self._scratch = self._new_scratch(16)
 
     @property
@@ -90,7 +91,8 @@ class SuffixDrafter:
         prompt = as_token_ids(prompt_ids)
         with self._lock:
             self._stop(request_id)
-            self._requests[request_id] = self._store.begin(namespace, prompt)
+            self._requests[request_id], indexed = self._store.begin(namespace, prompt, self._room)
+            self._room -= indexed
 
     def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
         """Append committed tokens, also while speculation is off."""
@@ -102,7 +104,8 @@ class SuffixDrafter:
             if request.pending.size == 0 and 0 < tokens.size <= self.config.slice_tokens:
                 self._extend_now(request, tokens)
             else:
-                self._store.append(request, tokens)
+                # More than it brings, so that the rest shrinks even where nobody drafts.
+                self._room -= self._store.append(request, tokens, max(self._room, 2 * tokens.size))
             # Faster than texts come in, so that the queue empties whatever a step brings.
             request.segments.ingest(max(self.config.shared_slice_tokens, 2 * tokens.size))
 
@@ -119,29 +122,45 @@ class SuffixDrafter:
         if batch == 0 or max_nodes == 0 or max_depth == 0:
             return [CandidateTree.empty()] * batch
         rows = np.full(batch, -1, np.int64)
-        counts = np.empty(batch, np.int64)
-        nodes = np.empty((batch, 2, max_nodes), np.int32)
-        probs = np.empty((batch, max_nodes), np.float32)
         with self._lock:
-            budget = self.config.slice_tokens
+            self._room = self.config.slice_tokens
             for index, request_id in enumerate(request_ids):
                 request = self._requests.get(request_id)
                 if request is not None:
                     rows[index] = request.row
-                    if request.pending.size and budget > 0:
-                        budget -= self._store.index(request, budget)
+                    if request.pending.size and self._room > 0:
+                        self._room -= self._store.index(request, self._room)
                     if request.num_texts != request.segments.num_texts:
                         self._store.match_shared(request)
-            if len(self._scratch[1]) < (max_nodes + 1) * tree_kernels.MAX_CHILDREN:
-                self._scratch = self._new_scratch(max_nodes)
-            tree_kernels.propose(
-                self._store.arena.array, self._store.cursors, rows, max_depth, self.config.min_prob,
-                self._trust, self._groups, *self._scratch, nodes, probs, counts,
-            )  # fmt: skip
-        return [
-            CandidateTree(nodes[i, 0, :n], nodes[i, 1, :n], probs[i, :n])
-            for i, n in enumerate(counts.tolist())
-        ]
+            return self._draft(self._store.cursors, rows, max_nodes, max_depth)
+
+    def propose_after(
+        self, request_id: RequestId, next_ids: Sequence[int], max_nodes: int, max_depth: int
+    ) -> list[CandidateTree]:
+        """Return what would follow each of some tokens, were it the next; nothing else changes.
+
+        Args:
+            request_id: a started request; an unknown one has empty trees.
+            next_ids: tokens that may follow the committed ones, each on its own.
+            max_nodes: most nodes of a tree, the given token not counted.
+            max_depth: deepest node, counted from the given token.
+
+        Raises:
+            ValueError: a limit is negative.
+        """
+        check_budget(max_nodes, max_depth)
+        num_tokens = len(next_ids)
+        with self._lock:
+            request = self._requests.get(request_id)
+            if request is None or num_tokens == 0 or max_nodes == 0 or max_depth == 0:
+                return [CandidateTree.empty()] * num_tokens
+            array = self._store.arena.array
+            cursors = np.repeat(self._store.cursors[request.row][None], num_tokens, 0)
+            tokens = as_token_ids(next_ids)
+            for index, cursor in enumerate(cursors):
+                kernels.follow(array, cursor, 0, len(cursor), tokens[index : index + 1])
+            rows = np.arange(num_tokens, dtype=np.int64)
+            return self._draft(cursors, rows, max_nodes, max_depth)
 
     def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
         """Do nothing: the committed tokens, which ``extend`` brings, say all that is used."""
@@ -222,7 +241,25 @@ class SuffixDrafter:
             trust_kernels.learn(array, cursor, int(tokens[place]), rate, self._trust, self._groups)
             reached = kernels.extend(array, cursor, tokens, place, tokens.size)
         if reached < tokens.size:
-            self._store.append(request, tokens[reached:])
+            self._store.append(request, tokens[reached:], tokens.size)
+
+    def _draft(
+        self, cursors: LongArray, rows: LongArray, max_nodes: int, max_depth: int
+    ) -> list[CandidateTree]:
+        """Return the tree of each of the rows of ``cursors``, an empty one for -1."""
+        counts = np.empty(rows.size, np.int64)
+        nodes = np.empty((rows.size, 2, max_nodes), np.int32)
+        probs = np.empty((rows.size, max_nodes), np.float32)
+        if len(self._scratch[1]) < (max_nodes + 1) * tree_kernels.MAX_CHILDREN:
+            self._scratch = self._new_scratch(max_nodes)
+        tree_kernels.propose(
+            self._store.arena.array, cursors, rows, max_depth, self.config.min_prob, self._trust,
+            self._groups, *self._scratch, nodes, probs, counts,
+        )  # fmt: skip
+        return [
+            CandidateTree(nodes[i, 0, :n], nodes[i, 1, :n], probs[i, :n])
+            for i, n in enumerate(counts.tolist())
+        ]
 
     def _new_scratch(self, max_nodes: int) -> tuple[LongArray, DoubleArray]:
         """Return the candidates' columns and probabilities for trees of ``max_nodes``."""

@@ -31,7 +31,8 @@ class SuffixConfig:
         max_bytes: the most that all requests and namespaces together take.
         max_namespace_bytes: the most that a namespace's finished texts take; oldest out.
         num_segments: in how many parts they are dropped.
-        slice_tokens: tokens of long prompts that one call indexes at most.
+        slice_tokens: tokens of long prompts that one step indexes at most, for all requests
+            together.
         shared_slice_tokens: tokens of finished texts that one call indexes at most, unless it
             brings more than half as many itself.
     """
@@ -117,8 +118,10 @@ class SuffixStore:
         self._free_rows = list(range(len(self.cursors)))[::-1]
         self._clock = 0
 
-    def begin(self, namespace: str, prompt: IntArray) -> StoredRequest:
-        """Begin a request and index a slice of its prompt."""
+    def begin(
+        self, namespace: str, prompt: IntArray, max_tokens: int
+    ) -> tuple[StoredRequest, int]:
+        """Begin a request and index up to ``max_tokens`` of its prompt; return how many, too."""
         segments = self.enter(namespace)
         row = self._new_row()
         request = StoredRequest(
@@ -128,15 +131,15 @@ class SuffixStore:
         self.cursors[row, 1:, 0] = segments.slots
         segments.rows.add(row)
         self.follow_shared(request, prompt)
-        self.index(request, self._config.slice_tokens)
+        indexed = self.index(request, max_tokens) if max_tokens > 0 else 0
         segments.ingest(self._config.shared_slice_tokens)
-        return request
+        return request, indexed
 
-    def append(self, request: StoredRequest, tokens: IntArray) -> None:
-        """Queue tokens of a request and index a slice."""
+    def append(self, request: StoredRequest, tokens: IntArray, max_tokens: int) -> int:
+        """Queue tokens of a request and index up to ``max_tokens``; return how many."""
         self.follow_shared(request, tokens)
         request.pending = np.concatenate((request.pending, tokens))
-        self.index(request, self._config.slice_tokens)
+        return self.index(request, max_tokens)
 
     def truncate(self, request: StoredRequest, length: int) -> None:
         """Forget a request's tokens from ``length`` on, and index those that stay anew."""

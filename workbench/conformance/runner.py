@@ -55,7 +55,7 @@ def kind_names() -> list[str]:
 
 def num_checks(path_names: Sequence[str]) -> int:
     """Return how many findings :func:`run` will yield without ``only``."""
-    of_drafters = len(kinds_drafters.KINDS) * len(kinds_drafters.RETRIEVAL)
+    of_drafters = sum(len(kind.drafters) for kind in kinds_drafters.KINDS)
     return sum(of_drafters if name == DRAFTERS_PATH else len(PATH_KINDS) for name in path_names)
 
 
@@ -99,7 +99,7 @@ def _run_drafters(only: Sequence[str]) -> Iterator[Finding]:
         full_name = f"{DRAFTERS_PATH}/{kind.name}"
         if only and full_name not in only:
             continue
-        for drafter in kinds_drafters.RETRIEVAL:
+        for drafter in kind.drafters:
 
             def check(kind: kinds_drafters.DrafterKind = kind, drafter: str = drafter) -> None:
                 kind.check(drafter)

@@ -3,7 +3,9 @@
 # output and samples of one distribution with and without freedraft, a server under mixed traffic.
 # A short form of vllm_identity.py and vllm_server.py: about ten minutes, the install included.
 #
-#   benchmarks/vllm_check.sh MODEL_FOLDER [ENVIRONMENT_FOLDER]
+#   benchmarks/vllm_check.sh MODEL_FOLDER [ENVIRONMENT_FOLDER [RESULTS_FOLDER]]
+#
+# What identity and server have found goes to the results folder, as JSON.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 model=$1
@@ -24,12 +26,16 @@ fi
 
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
+results=${3:-$logs}
+rm -f "$results/vllm_identity.json"  # it would be added to
 # vLLM's own imports warn
 "$python" -m pytest -q -W default -p no:cacheprovider --no-header \
   tests/integrations/test_vllm_adapter.py tests/integrations/test_vllm_metrics.py \
   tests/integrations/test_vllm_mends.py tests/integrations/test_vllm_plugin.py \
   tests/integrations/test_request_book.py
 "$python" benchmarks/vllm_identity.py --model "$model" --logs "$logs" \
-  --num-prompts 6 --max-tokens 48 --num-draws 400
+  --num-prompts 6 --max-tokens 48 --num-draws 400 --json "$results/vllm_identity.json"
 "$python" benchmarks/vllm_server.py --model "$model" --log "$logs/server.log" \
-  --concurrency 32 --waves 1 --max-tokens 24 || { tail -n 40 "$logs/server.log"; exit 1; }
+  --concurrency 32 --waves 1 --max-tokens 24 --json "$results/vllm_server.json" \
+  || { tail -n 40 "$logs/server.log"; exit 1; }
+"$python" -m freedraft.workbench.conformance --engine vllm --model "$model"

@@ -186,11 +186,10 @@ class CandidateTree:
             )
         if self.draft_probs is not None:
             return  # sampled siblings may repeat a token when drawn with replacement
-        seen: set[tuple[int, int]] = set()
-        for edge in zip(self.parents.tolist(), self.token_ids.tolist(), strict=True):
-            if edge in seen:
-                raise ValueError(f"expected distinct siblings, got token {edge[1]} twice")
-            seen.add(edge)
+        edges = list(zip(self.parents.tolist(), self.token_ids.tolist(), strict=True))
+        if len(set(edges)) < len(edges):
+            twice = next(edge for node, edge in enumerate(edges) if edge in edges[:node])
+            raise ValueError(f"expected distinct siblings, got token {twice[1]} twice")
 
     def _validate_probs(self) -> None:
         if not ((self.probs >= 0) & (self.probs <= 1)).all():
@@ -215,11 +214,10 @@ class CandidateTree:
 
     def depths(self) -> IntArray:
         """Return ``(num_nodes,)`` int32: 1 for a child of the root, one more each level down."""
-        depths = np.ones(self.num_nodes, np.int32)
-        for node, parent in enumerate(self.parents.tolist()):
-            if parent >= 0:
-                depths[node] = depths[parent] + 1
-        return depths
+        depths: list[int] = []
+        for parent in self.parents.tolist():
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        return np.array(depths, np.int32)
 
     def ancestor_mask(self) -> BoolArray:
         """Return ``(num_nodes, num_nodes)`` bool: row i marks node i and its ancestors."""

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget, check_length
-from ..tree import CandidateTree
+from ..prompt_backlog import PromptBacklog
+from ..tree import CandidateTree, IntArray
 from . import _align_kernels as align
 from . import _source_kernels as source
 from . import _tree_kernels as tree_kernels
@@ -49,10 +50,13 @@ class EditConfig:
         min_prob: path probability below which a node is not proposed.
         capacity: tokens for which room is reserved at first (28 bytes each, untouched until used);
             it doubles whenever the running requests need more.
+        slice_tokens: tokens of prompts that one step indexes at most, for all requests together;
+            until its prompt is in, a request has no drafts. Without it all are indexed at once.
     """
 
     min_prob: float = 0.008
     capacity: int = 1 << 16
+    slice_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -66,6 +70,8 @@ class EditConfig:
             raise ValueError(
                 f"expected capacity in {_MIN_CAPACITY}..{1 << 27}, got {self.capacity}"
             )
+        if self.slice_tokens is not None and self.slice_tokens < 1:
+            raise ValueError(f"expected slice_tokens >= 1 or None, got {self.slice_tokens}")
 
 
 class EditDrafter:
@@ -97,6 +103,7 @@ class EditDrafter:
         self._slots = np.zeros((8, align.SLOT_SIZE), np.int32)
         self._free_slots = list(range(len(self._slots)))[::-1]
         self._slot_of: dict[RequestId, int] = {}
+        self._backlog = PromptBacklog(self.config.slice_tokens, self._append)
         self._counts = _prior_counts()
 
     @property
@@ -128,22 +135,14 @@ class EditDrafter:
         row = self._slots[slot]
         row[:] = 0
         row[align.ALIGNMENTS_AT : align.EDITS_AT] = align.NONE
-        # twice the prompt: an edited file comes out about as long as it went in
-        self._allocate(slot, max(2 * prompt.size, _MIN_CAPACITY))
         row[align.PROMPT_LENGTH] = prompt.size
-        align.append(self._store, self._slots, slot, prompt, False)
         self._slot_of[request_id] = slot
+        self._backlog.start(request_id, prompt)
 
     def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
         """Append committed tokens, also while speculation is off."""
-        slot = self._slot_of.get(request_id)
-        if slot is None:
-            return
-        tokens = as_token_ids(token_ids)
-        needed = int(self._slots[slot, align.LENGTH]) + tokens.size
-        if needed > self._slots[slot, align.CAPACITY]:
-            self._move(slot, needed)
-        align.append(self._store, self._slots, slot, tokens, True)
+        if request_id in self._slot_of:
+            self._backlog.extend(request_id, as_token_ids(token_ids))
 
     def propose(
         self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
@@ -154,10 +153,17 @@ class EditDrafter:
             ValueError: a limit is negative.
         """
         check_budget(max_nodes, max_depth)
+        self._backlog.begin_step()
         batch = len(request_ids)
         if batch == 0 or max_nodes == 0 or max_depth == 0:
             return [CandidateTree.empty()] * batch
-        rows = np.array([self._slot_of.get(r, align.NONE) for r in request_ids], np.int32)
+        rows = np.array(
+            [
+                align.NONE if r in self._backlog else self._slot_of.get(r, align.NONE)
+                for r in request_ids
+            ],
+            np.int32,
+        )
         nodes = np.empty((batch, 2, max_nodes), np.int32)
         probs = np.empty((batch, max_nodes), np.float32)
         num_nodes = np.empty(batch, np.int32)
@@ -190,14 +196,29 @@ class EditDrafter:
         check_length(length)
         slot = self._slot_of.get(request_id)
         if slot is not None:
+            self._backlog.finish(request_id)
             align.truncate(self._store, self._slots, slot, length)
 
     def stop(self, request_id: RequestId) -> None:
         """End the request and give its room back."""
+        self._backlog.drop(request_id)
         slot = self._slot_of.pop(request_id, None)
         if slot is not None:
             self._release(slot)
             self._free_slots.append(slot)
+
+    def _append(self, request_id: RequestId, tokens: IntArray, is_output: bool) -> None:
+        """Index tokens of a request, in a larger extent where they need one."""
+        slot = self._slot_of[request_id]
+        length, capacity, prompt_length = self._slots[
+            slot, [align.LENGTH, align.CAPACITY, align.PROMPT_LENGTH]
+        ].tolist()
+        if capacity == 0:
+            # twice the prompt: an edited file comes out about as long as it went in
+            self._allocate(slot, max(2 * prompt_length, _MIN_CAPACITY))
+        elif length + tokens.size > capacity:
+            self._move(slot, length + tokens.size)
+        align.append(self._store, self._slots, slot, tokens, is_output)
 
     def _add_slots(self) -> None:
         number = len(self._slots)
@@ -226,7 +247,8 @@ class EditDrafter:
 
     def _release(self, slot: int) -> None:
         base, capacity = self._slots[slot, [align.BASE, align.CAPACITY]].tolist()
-        self._free_extents.setdefault(capacity, []).append(base)
+        if capacity:  # none as long as the request's prompt waits for its turn
+            self._free_extents.setdefault(capacity, []).append(base)
 
     def _move(self, slot: int, tokens: int) -> None:
         """Give a request a larger extent, with its text indexed anew."""

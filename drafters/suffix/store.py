@@ -118,9 +118,7 @@ class SuffixStore:
         self._free_rows = list(range(len(self.cursors)))[::-1]
         self._clock = 0
 
-    def begin(
-        self, namespace: str, prompt: IntArray, max_tokens: int
-    ) -> tuple[StoredRequest, int]:
+    def begin(self, namespace: str, prompt: IntArray, max_tokens: int) -> tuple[StoredRequest, int]:
         """Begin a request and index up to ``max_tokens`` of its prompt; return how many, too."""
         segments = self.enter(namespace)
         row = self._new_row()

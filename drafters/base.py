@@ -182,7 +182,10 @@ class SendsProbes(Protocol):
 
 
 def as_token_ids(values: npt.ArrayLike) -> IntArray:
-    """Return ``values`` as a contiguous one-dimensional int32 array.
+    """Return ``values`` as a contiguous one-dimensional int32 array that kernels take.
+
+    An array that is one already is returned as it is; kernels refuse one that is read-only, so that
+    it is copied.
 
     Raises:
         ValueError: another number of dimensions, another kind of number, or values beyond int32.
@@ -193,13 +196,13 @@ def as_token_ids(values: npt.ArrayLike) -> IntArray:
     if array.size == 0:
         return np.zeros(0, np.int32)
     if array.dtype == np.int32:
-        return np.ascontiguousarray(array)
+        return np.ascontiguousarray(array) if array.flags.writeable else array.copy()
     if array.dtype.kind not in "iu":
         raise ValueError(f"expected token ids of an integer dtype, got {array.dtype}")
-    limits = np.iinfo(np.int32)
-    if array.min() < limits.min or array.max() > limits.max:
+    token_ids = array.astype(np.int32, order="C")
+    if (token_ids != array).any():
         raise ValueError(f"expected token ids within int32, got {array.min()}..{array.max()}")
-    return np.ascontiguousarray(array, np.int32)
+    return token_ids
 
 
 def check_budget(max_nodes: int, max_depth: int) -> None:

@@ -51,13 +51,16 @@ class DraftGuard:
         self._running: set[RequestId] = set()
         self.switched_off: set[RequestId] = set()
         self.num_faults = 0
+        # A check against a protocol takes 10 us and more: too much for what is asked every step.
+        self._wants_top_ids = drafter if isinstance(drafter, WantsTopIds) else None
+        self._sends_probes = drafter if isinstance(drafter, SendsProbes) else None
         if isinstance(drafter, TakesVocabSize):
             drafter.set_vocab_size(vocab_size)
 
     @property
     def num_top_ids(self) -> int:
         """How many of the target's most likely tokens the drafter wants to hear at every node."""
-        return self._drafter.num_top_ids if isinstance(self._drafter, WantsTopIds) else 0
+        return 0 if self._wants_top_ids is None else self._wants_top_ids.num_top_ids
 
     def start(
         self,
@@ -142,7 +145,7 @@ class DraftGuard:
     @property
     def sends_probes(self) -> bool:
         """Whether :meth:`add_probes` may add anything."""
-        return isinstance(self._drafter, SendsProbes) and self._drafter.num_probes > 0
+        return self._sends_probes is not None and self._sends_probes.num_probes > 0
 
     def add_probes(
         self,
@@ -161,8 +164,8 @@ class DraftGuard:
             max_depths: of each request, the deepest node it has room for.
             costs: ``(max_nodes + 1,)`` relative time of the step by the nodes of each request.
         """
-        drafter, added = self._drafter, list(trees)
-        if not isinstance(drafter, SendsProbes):
+        drafter, added = self._sends_probes, list(trees)
+        if drafter is None:
             return added
         for index, (request_id, depth) in enumerate(zip(request_ids, max_depths, strict=True)):
             if request_id not in self._running:

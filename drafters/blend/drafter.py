@@ -115,6 +115,9 @@ class BlendDrafter:
         kernels.compile_kernels()
         self.config = BlendConfig() if config is None else config
         self.sources = (*sources, *fallbacks)
+        # A check against a protocol takes 10 us and more: too much for what is asked every step.
+        self._wanting_top_ids = [s for s in self.sources if isinstance(s, WantsTopIds)]
+        self._sending_probes = [s for s in self.sources if isinstance(s, SendsProbes)]
         self._num_cheap = len(sources)
         self._prices = [Price(self.config.memory, self.config.retry_period) for _ in fallbacks]
         self._clock = clock
@@ -131,13 +134,12 @@ class BlendDrafter:
     @property
     def num_top_ids(self) -> int:
         """How many of the target's most likely tokens the sources want to hear of."""
-        wanted = [s.num_top_ids for s in self.sources if isinstance(s, WantsTopIds)]
-        return max(wanted, default=0)
+        return max((source.num_top_ids for source in self._wanting_top_ids), default=0)
 
     @property
     def num_probes(self) -> int:
         """The most probes that the sources send together for one request."""
-        return sum(s.num_probes for s in self.sources if isinstance(s, SendsProbes))
+        return sum(source.num_probes for source in self._sending_probes)
 
     def start(
         self,
@@ -151,10 +153,8 @@ class BlendDrafter:
             ValueError: ``prompt_ids`` is not one-dimensional or not made of integers.
         """
         prompt = as_token_ids(prompt_ids)
-        num_sources = len(self.sources)
-        self._records[request_id] = Record(
-            np.zeros(num_sources), np.zeros(num_sources), np.zeros(num_sources, np.int64)
-        )
+        zeros = [0] * len(self.sources)
+        self._records[request_id] = Record([0.0] * len(zeros), [0.0] * len(zeros), zeros)
         for source in self.sources:
             source.start(request_id, prompt, namespace)
 
@@ -229,9 +229,8 @@ class BlendDrafter:
     ) -> list[CandidateTree]:
         """Return the trees with the sources' probes; see :class:`SendsProbes`."""
         added = list(trees)
-        for source in self.sources:
-            if isinstance(source, SendsProbes):
-                added = source.add_probes(request_ids, added, max_nodes, max_depths, costs)
+        for source in self._sending_probes:
+            added = source.add_probes(request_ids, added, max_nodes, max_depths, costs)
         return added
 
     def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
@@ -262,7 +261,8 @@ class BlendDrafter:
             for row, tree in zip(asked, trees, strict=True):
                 record = step.record(row)
                 record.trees[index] = tree
-                step.add(row, index, tree, self._trust(record, index))
+                if tree.num_nodes:
+                    step.add(row, index, tree, self._trust(record, index))
         return len(asked)
 
     def _ask_fallbacks(self, step: Step, merged: Sequence[CandidateTree]) -> bool:
@@ -296,11 +296,11 @@ class BlendDrafter:
         idle = record.idle_steps[index] >= self.config.idle_after
         return not idle or record.step % self.config.idle_period == 0
 
-    def _trust(self, record: Record, index: int) -> np.float32:
+    def _trust(self, record: Record, index: int) -> float:
         """Return the factor on a source's probabilities, at most 1."""
         prior = self.config.prior
         ratio = (record.accepted[index] + prior) / (record.expected[index] + prior)
-        return np.float32(min(ratio, 1.0))
+        return min(ratio, 1.0)
 
     def _settle(self, record: Record, tokens: list[int]) -> None:
         """Compare the committed tokens with what each source last proposed."""

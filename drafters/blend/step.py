@@ -17,9 +17,9 @@ from . import _merge_kernels as kernels
 class Record:
     """How one request has fared with each source."""
 
-    expected: npt.NDArray[np.float64]  # (num_sources,) promised tokens, fading
-    accepted: npt.NDArray[np.float64]  # (num_sources,) tokens that came true, fading
-    idle_steps: npt.NDArray[np.int64]  # (num_sources,) steps since it last proposed what came true
+    expected: list[float]  # of each source, promised tokens, fading
+    accepted: list[float]  # tokens that came true, fading
+    idle_steps: list[int]  # steps since it last proposed what came true
     step: int = 0
     trees: list[CandidateTree | None] = field(default_factory=list)  # what each last proposed
 
@@ -61,6 +61,7 @@ class Step:
         self._nodes = np.empty((len(records), num_sources, 2, max_nodes), np.int32)
         self._probs = np.empty((len(records), num_sources, max_nodes), np.float32)
         self._counts = np.zeros((len(records), num_sources), np.int32)
+        self._is_empty = True
 
     def record(self, row: int) -> Record:
         """Return the record of one of ``rows``, the known requests."""
@@ -74,7 +75,7 @@ class Step:
         promised = 0.0 if drawn is None else float(drawn.probs.sum())
         return promised + float(merged[row].probs.sum())
 
-    def add(self, row: int, index: int, tree: CandidateTree, trust: np.float32) -> None:
+    def add(self, row: int, index: int, tree: CandidateTree, trust: float) -> None:
         """Take in a source's tree for one request.
 
         Of several drawn trees the first is kept: they cannot be merged.
@@ -87,6 +88,7 @@ class Step:
                 )
             return
         size = tree.num_nodes
+        self._is_empty = False
         self._counts[row, index] = size
         self._nodes[row, index, kernels.TOKEN, :size] = tree.token_ids
         self._nodes[row, index, kernels.PARENT, :size] = tree.parents
@@ -95,6 +97,8 @@ class Step:
     def merge(self) -> list[CandidateTree]:
         """Return one tree a request of all that was added, drawn trees left out."""
         num_requests, _, _, max_nodes = self._nodes.shape
+        if self._is_empty:
+            return [CandidateTree.empty()] * num_requests
         nodes = np.empty((num_requests, 2, max_nodes), np.int32)
         probs = np.empty((num_requests, max_nodes), np.float32)
         counts = np.empty(num_requests, np.int32)
@@ -110,6 +114,10 @@ def outcome_of(tree: CandidateTree, tokens: list[int]) -> tuple[float, int]:
 
     Nodes deeper than the committed tokens are left out: what they said is not known yet.
     """
+    if len(tokens) == 1:  # the usual step: only the root's children are known
+        first = tree.parents == ROOT
+        hit = (tree.token_ids[first] == tokens[0]).any()
+        return float(tree.probs[first].sum()), int(hit)
     promised, came_true, tip = 0.0, 0, ROOT
     depths: list[int] = []
     nodes = zip(tree.parents.tolist(), tree.token_ids.tolist(), tree.probs.tolist(), strict=True)

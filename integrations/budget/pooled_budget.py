@@ -15,6 +15,7 @@ from .step_costs import StepCosts
 
 FloatArray = npt.NDArray[np.float32]
 _LONGEST_WAIT = 8  # times ``test_after``
+_EVEN_ODDS = 2 - 0.5 ** np.arange(8)  # tokens of a step with 0 to 7 nodes of even odds in a chain
 
 
 class PooledBudget:
@@ -66,6 +67,26 @@ class PooledBudget:
             asked = record.is_asked(self.config.sleep_after, self.config.sleep_period)
             allowed.append(limit if asked else 0)
         return allowed
+
+    def sleeps(self, request_id: RequestId) -> bool:
+        """Return whether a request will not be asked for drafts in its next step."""
+        record = self._record(request_id)
+        asked = record.is_asked(self.config.sleep_after, self.config.sleep_period)
+        return record.limit == 0 or not asked
+
+    def takes_chances(self, num_requests: int) -> bool:
+        """Return whether drafts of even odds would be verified at the step times as they seem now.
+
+        Where they would not, a drafter need not learn what only ever leads to such drafts.
+
+        Args:
+            num_requests: requests in the step.
+        """
+        scheduled = self.config.scheduled_nodes(num_requests)
+        if scheduled is not None:
+            return scheduled > 0
+        costs = self._costs(num_requests, 1 + np.arange(_EVEN_ODDS.size))
+        return bool((_EVEN_ODDS > costs).any())
 
     def cut(
         self,

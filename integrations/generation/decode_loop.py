@@ -158,6 +158,9 @@ class DecodeLoop:
         # Plain decoding in transformers rounds to float32 before it chooses; so do we.
         rounded = logits.float() if logits.dtype == torch.float64 else logits
         choices = rounded.argmax(-1).tolist()
+        num_top_ids = self._guard.num_top_ids
+        if self._budget is not None and not self._budget.takes_chances(len(rows)):
+            num_top_ids = 0  # what they lead to would not be verified
         for row, tree, row_logits, row_choices in zip(rows, trees, logits, choices, strict=True):
             result = _verify(row, tree, row_logits, row_choices)
             report = StepReport(
@@ -168,9 +171,10 @@ class DecodeLoop:
             kept.append(result.accepted[: len(result.token_ids) - 1])
             if self._budget is not None:
                 self._budget.record_outcome(row.index, tree, len(result.accepted), result.token_ids)
+            asleep = self._budget is not None and self._budget.sleeps(row.index)
             with self._draft_clock():
                 feedback = make_feedback(
-                    tree, result, row_choices, row_logits, self._guard.num_top_ids
+                    tree, result, row_choices, row_logits, 0 if asleep else num_top_ids
                 )
                 self._guard.observe(ids[row.index], tree, feedback)
                 self._guard.extend(ids[row.index], feedback.token_ids)

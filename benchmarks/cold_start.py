@@ -37,7 +37,17 @@ from freedraft.drafters.tree import accepted_path
 from freedraft.integrations.budget import choose_num_nodes
 
 NUM_TOP = 16
-REPLAYED = ("ngram", "suffix", "edit", "recycling", "recycling + ngram", "blend")
+REPLAYED = (
+    "ngram",
+    "suffix",
+    "edit",
+    "recycling",
+    "recycling + ngram",
+    "blend",
+    "ngram + runner_up",
+    "suffix + runner_up",
+    "blend + runner_up",
+)
 
 
 @dataclass(frozen=True)

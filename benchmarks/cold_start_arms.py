@@ -12,7 +12,11 @@ import numpy as np
 
 from freedraft.drafters import Drafter, create_drafter
 from freedraft.drafters.blend import BlendDrafter
+from freedraft.drafters.catalog import BLEND_SOURCES
 from freedraft.drafters.lookahead import LookaheadConfig, LookaheadDrafter
+from freedraft.drafters.ngram import NgramDrafter
+from freedraft.drafters.runner_up import RunnerUpDrafter
+from freedraft.drafters.suffix import SuffixDrafter
 
 MAX_NODES = 64
 NEW_TOKENS = 256
@@ -28,6 +32,17 @@ def blend_of(*names: str) -> Callable[[], Drafter]:
     return lambda: BlendDrafter([create_drafter(name) for name in names])
 
 
+def with_runners_up(*names: str) -> Callable[[], Drafter]:
+    """Return a maker of a blend of named drafters and the runner-up drafter on their pools."""
+
+    def make() -> Drafter:
+        sources = [create_drafter(name) for name in names]
+        pools = [source for source in sources if isinstance(source, NgramDrafter | SuffixDrafter)]
+        return BlendDrafter([*sources, RunnerUpDrafter(pools)])
+
+    return make
+
+
 ARMS: dict[str, Callable[[], Drafter]] = {
     "ngram": lambda: create_drafter("ngram"),
     "suffix": lambda: create_drafter("suffix"),
@@ -37,6 +52,9 @@ ARMS: dict[str, Callable[[], Drafter]] = {
     "lookahead 5x3": lambda: LookaheadDrafter(LookaheadConfig(window_size=5, ngram_size=3)),
     "recycling + ngram": blend_of("ngram", "recycling"),
     "blend": lambda: create_drafter("blend"),
+    "ngram + runner_up": with_runners_up("ngram"),
+    "suffix + runner_up": with_runners_up("suffix"),
+    "blend + runner_up": with_runners_up(*BLEND_SOURCES),
 }
 
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one run of under eight minutes on an H200:
-# the kernels against their torch twins, the suite's kernel tests on the device, and step times of
-# a Llama-3-8B-shaped model. Results go to $OUT (benchmarks/results without it).
+# Everything that needs a GPU, in one run: the kernels against their torch twins, the suite's kernel
+# tests on the device, step times of a Llama-3-8B-shaped model (all that took under eight minutes on
+# an H200), and look-ahead and recycling on a real model (not run on a GPU yet). Results go to $OUT
+# (benchmarks/results without it).
 #
 #   benchmarks/gpu.sh               on a machine with a CUDA device, torch and Triton
 #   benchmarks/gpu.sh --cpu-smoke   the same scripts at toy sizes: does all of it run?
 #
 # TOKENS names a file of recorded requests in tokens (see gpu_end_to_end.py prepare); without it the
-# requests are synthetic.
+# requests are synthetic. MODEL names a folder with the real model and its tokenizer; without it
+# freedraft's default model is taken from the cache.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -41,5 +43,7 @@ fi
 run "step cost" $python benchmarks/gpu_step_cost.py --json "$out/${name}_step_cost.json" "${small[@]}"
 run "end to end" $python benchmarks/gpu_end_to_end.py run --json "$out/${name}_end_to_end.json" \
     "${small[@]}" ${TOKENS:+--tokens "$TOKENS"}
+run "cold start" $python benchmarks/gpu_cold_start.py --json "$out/${name}_cold_start.json" \
+    "${small[@]}" ${MODEL:+--model "$MODEL"}
 echo "== done ($SECONDS s), results in $out, status $status"
 exit $status

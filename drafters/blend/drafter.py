@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import numpy as np
 import numpy.typing as npt
 
 from ..base import (

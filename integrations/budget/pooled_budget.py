@@ -86,7 +86,7 @@ class PooledBudget:
         if scheduled is not None:
             return scheduled > 0
         costs = self._costs(num_requests, 1 + np.arange(_EVEN_ODDS.size))
-        return bool((_EVEN_ODDS > costs).any())
+        return bool((costs < _EVEN_ODDS).any())
 
     def cut(
         self,

@@ -104,8 +104,7 @@ class SuffixDrafter:
             if request.pending.size == 0 and 0 < tokens.size <= self.config.slice_tokens:
                 self._extend_now(request, tokens)
             else:
-                # More than it brings, so that the rest shrinks even where nobody drafts.
-                self._room -= self._store.append(request, tokens, max(self._room, 2 * tokens.size))
+                self._room -= self._store.append(request, tokens, self._room)
             # Faster than texts come in, so that the queue empties whatever a step brings.
             request.segments.ingest(max(self.config.shared_slice_tokens, 2 * tokens.size))
 

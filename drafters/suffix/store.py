@@ -5,7 +5,7 @@ Not safe to call from several threads at once; the drafter takes turns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +84,8 @@ class StoredRequest:
         prompt_length: tokens before the response.
         pending: tokens that its automaton does not hold yet.
         num_texts: how many texts the shared part held when it was last matched from scratch.
+        later: what comes behind ``pending``, which is not empty then: a long text that waits is not
+            copied at each step.
     """
 
     row: int
@@ -92,6 +94,13 @@ class StoredRequest:
     prompt_length: int
     pending: IntArray
     num_texts: int
+    later: list[IntArray] = field(default_factory=list)
+
+    def gather(self) -> None:
+        """Put all that waits into ``pending``."""
+        if self.later:
+            self.pending = np.concatenate((self.pending, *self.later))
+            self.later.clear()
 
 
 class SuffixStore:
@@ -136,8 +145,11 @@ class SuffixStore:
     def append(self, request: StoredRequest, tokens: IntArray, max_tokens: int) -> int:
         """Queue tokens of a request and index up to ``max_tokens``; return how many."""
         self.follow_shared(request, tokens)
-        request.pending = np.concatenate((request.pending, tokens))
-        return self.index(request, max_tokens)
+        request.later.append(tokens.copy())
+        if max_tokens > 0 or request.pending.size == 0:
+            return self.index(request, max_tokens)
+        kernels.follow(self.arena.array, self.cursors[request.row], 0, 1, tokens)
+        return 0
 
     def truncate(self, request: StoredRequest, length: int) -> None:
         """Forget a request's tokens from ``length`` on, and index those that stay anew."""
@@ -171,6 +183,7 @@ class SuffixStore:
 
     def match_shared(self, request: StoredRequest) -> None:
         """Find the request's place in the shared segments anew, since these hold new texts."""
+        request.gather()
         request.num_texts = request.segments.num_texts
         self.cursors[request.row, 1:, 1:] = (kernels.ROOT_STATE, 0)
         base = int(self.cursors[request.row, 0, 0])
@@ -189,6 +202,7 @@ class SuffixStore:
 
         Where some stay pending, the request stands at the end of the longest match of their tail.
         """
+        request.gather()
         pending, cursor = request.pending, self.cursors[request.row]
         if cursor[0, 0] < 0 and not self._open(request):
             return 0
@@ -217,6 +231,7 @@ class SuffixStore:
 
     def _text(self, request: StoredRequest, start: int) -> IntArray:
         """Return the request's tokens from ``start`` on; negative ones are -1."""
+        request.gather()
         base = int(self.cursors[request.row, 0, 0])
         if base < 0:
             return request.pending[start:]

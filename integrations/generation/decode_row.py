@@ -7,6 +7,18 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from transformers.generation.logits_process import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
+    LogitNormalization,
+    MinPLogitsWarper,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopHLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 
 from ...drafters import CandidateTree
 from ...verifier import GrammarState, NoiseKey, choose_token
@@ -18,6 +30,21 @@ Processor = Callable[..., Tensor]
 """Called with ``(1, length)`` ids and ``(1, vocab_size)`` scores; returns scores."""
 Criterion = Callable[..., Tensor]
 """Called with ``(1, length)`` ids and the scores so far; returns ``(1,)`` bool."""
+
+
+_MEMORYLESS: tuple[type[object], ...] = (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
+    LogitNormalization,
+    MinPLogitsWarper,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopHLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+"""Processors that look at the scores only, whatever the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +133,11 @@ class DecodeRow:
         is_plain = self.recording == Recording() and self.grammar is None
         return self.key is None and not self.processors and is_plain
 
+    @property
+    def reads_no_history(self) -> bool:
+        """Whether what follows a token depends on the raw logits alone, and not on the text."""
+        return self.grammar is None and all(type(p) in _MEMORYLESS for p in self.processors)
+
     def legal(self, tree: CandidateTree) -> CandidateTree:
         """Return the tree without what the row's grammar forbids."""
         return tree if self.grammar is None else prune(tree, self.grammar)
@@ -126,6 +158,21 @@ class DecodeRow:
         """
         probs: FloatArray64 = torch.softmax(self._process(logits).double(), -1).cpu().numpy()
         return probs
+
+    def peek_probs(self, logits: Tensor) -> FloatArray64:
+        """Return the same for a token that may never be asked for; nothing is recorded.
+
+        Only for rows that read no history.
+        """
+        scores = self._scores(logits[None].float())[0]
+        probs: FloatArray64 = torch.softmax(scores.double(), -1).cpu().numpy()
+        return probs
+
+    def emit_after(self, token: int, logits: Tensor) -> bool:
+        """Commit a token that was chosen by :meth:`peek_probs` of the given ``logits``."""
+        if self.recording != Recording():
+            self._process(logits)
+        return self.emit(token)
 
     def emit(self, token: int) -> bool:
         """Commit one token and say whether the row goes on.
@@ -151,6 +198,16 @@ class DecodeRow:
     def _process(self, logits: Tensor) -> Tensor:
         """Return the processed scores, in float32 as plain decoding in transformers has them."""
         raw = logits[None].float()
+        scores = self._scores(raw)
+        self._raw = raw
+        if self.recording.scores:
+            self.scores.append(scores.clone())  # a view would keep the whole step's logits
+        if self.recording.logits:
+            self.logits.append(raw.clone())
+        return scores[0]
+
+    def _scores(self, raw: Tensor) -> Tensor:
+        """Return ``(1, vocab_size)``: the grammar's mask, then the processors."""
         scores = raw
         if self.grammar is not None:
             scores = mask_scores(scores, self.grammar)
@@ -158,12 +215,7 @@ class DecodeRow:
             scores = scores.clone()
             for process in self.processors:
                 scores = process(self.history[:, : self.length], scores)
-        self._raw = raw
-        if self.recording.scores:
-            self.scores.append(scores)
-        if self.recording.logits:
-            self.logits.append(raw.clone())
-        return scores[0]
+        return scores
 
     def _reason(self, token: int) -> str | None:
         reasons = ["eos"] if token in self.rules.eos_token_ids else []

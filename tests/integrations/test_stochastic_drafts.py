@@ -17,6 +17,8 @@ from freedraft.drafters.tree import FloatArray
 from freedraft.verifier.rejection import without_replacement
 
 PROMPT = [5, 6, 7, 8, 5, 6, 7]
+FAVOURITE = 42
+"""A likely second token, so that a drafter that always proposes it is mostly accepted."""
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +27,12 @@ def model() -> LlamaForCausalLM:
 
 
 class SamplingDrafter:
-    """Draws two siblings at the root and one below each, from a fixed lopsided q."""
+    """Draws two siblings at the root and one below each, or a chain, from a fixed lopsided q."""
 
     name = "sampling"
 
-    def __init__(self, seed: int, honest: bool = True) -> None:
+    def __init__(self, seed: int, honest: bool = True, chain: bool = False) -> None:
+        self._chain = chain
         self._rng = np.random.default_rng(seed)
         weights = np.arange(1, VOCAB_SIZE + 1, dtype=np.float64)
         self._q = weights / weights.sum()
@@ -47,6 +50,12 @@ class SamplingDrafter:
         return [self._tree().cut(max_nodes, max_depth) for _ in request_ids]
 
     def _tree(self) -> CandidateTree:
+        if self._chain:
+            drawn = [self._draw(self._q) for _ in range(3)]
+            if not self._honest:
+                drawn = [FAVOURITE] * 3
+            q: FloatArray = np.array([self._q] * 3, np.float32)
+            return CandidateTree.from_arrays(drawn, [-1, 0, 1], [0.1] * 3, q)
         first = self._draw(self._q)
         left = without_replacement(self._q, [first])
         tokens = [first, self._draw(left), self._draw(self._q), self._draw(self._q)]
@@ -68,14 +77,14 @@ class SamplingDrafter:
         pass
 
 
-def second_token_statistic(model: LlamaForCausalLM, honest: bool) -> float:
+def second_token_statistic(model: LlamaForCausalLM, honest: bool, chain: bool = False) -> float:
     """Return chi-square of the second new token (the first that was drafted), top-k of six."""
-    options: dict[str, Any] = {"do_sample": True, "top_k": 6, "max_new_tokens": 3}
-    batch, rounds = 50, 30
+    options: dict[str, Any] = {"do_sample": True, "top_k": 6, "max_new_tokens": 4 if chain else 3}
+    batch, rounds = 50, 30 if honest else 20
     ids = torch.tensor([PROMPT] * batch)
     mask = torch.ones_like(ids)
     counts: dict[tuple[int, int], int] = {}
-    drafter = SamplingDrafter(1, honest)
+    drafter = SamplingDrafter(1, honest, chain)
     accepted = 0
     for number in range(rounds):
         result = freedraft.generate(
@@ -111,12 +120,44 @@ def top_probs(model: LlamaForCausalLM, text: list[int]) -> dict[int, float]:
 CRITICAL = 66.6  # 0.1 % point of 35 degrees of freedom
 
 
-def test_sampled_text_is_distributed_as_the_targets(model: LlamaForCausalLM) -> None:
-    assert second_token_statistic(model, honest=True) < CRITICAL
+@pytest.mark.parametrize("chain", [False, True])  # chains are verified as one block
+def test_sampled_text_is_distributed_as_the_targets(model: LlamaForCausalLM, chain: bool) -> None:
+    assert second_token_statistic(model, honest=True, chain=chain) < CRITICAL
 
 
-def test_a_drafter_that_misstates_q_is_found_out(model: LlamaForCausalLM) -> None:
-    assert second_token_statistic(model, honest=False) > CRITICAL
+@pytest.mark.parametrize("chain", [False, True])
+def test_a_drafter_that_misstates_q_is_found_out(model: LlamaForCausalLM, chain: bool) -> None:
+    assert second_token_statistic(model, honest=False, chain=chain) > CRITICAL
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.3])  # a penalty reads the history: token by token
+def test_what_is_recorded_of_a_block_belongs_to_its_tokens(
+    model: LlamaForCausalLM, penalty: float
+) -> None:
+    result = freedraft.generate(
+        model,
+        PROMPT,
+        drafter=SamplingDrafter(3, chain=True),
+        do_sample=True,
+        repetition_penalty=penalty,
+        max_new_tokens=20,
+        seed=8,
+        cost_gate=False,
+        return_dict=True,
+        output_logits=True,
+        output_scores=True,
+    )
+    assert isinstance(result, GenerationResult)
+    assert result.statistics.accepted > 0
+    (new,) = result.token_ids
+    assert result.logits is not None and result.scores is not None
+    assert len(result.logits) == len(result.scores) == len(new) == 20
+    with torch.no_grad():
+        logits = model(result.sequences).logits[0, len(PROMPT) - 1 : -1].float()
+    torch.testing.assert_close(torch.cat(result.logits), logits, atol=1e-5, rtol=1e-5)
+    for place, token in enumerate(new):
+        logprob = float(torch.log_softmax(logits[place], -1)[token])
+        assert result.logprobs[0][place] == pytest.approx(logprob, abs=1e-4)
 
 
 def test_greedy_text_is_the_same(model: LlamaForCausalLM) -> None:

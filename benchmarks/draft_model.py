@@ -83,6 +83,7 @@ COLUMNS = (
     "speedup_measured",
     "speedup_flat",
 )
+MODEL_FREE = ("ngram", "suffix", "recycling", "lookahead", "blend")
 SOURCES = {"edit": "edit_block.jsonl", "rag": "rag.jsonl", "chat": "chat.jsonl"}
 
 
@@ -164,7 +165,7 @@ def sibling(args: argparse.Namespace) -> None:
             if options is GREEDY:
                 plain = plain_texts(model, chosen, args.new_tokens)
             drafters: dict[str, Callable[[], Drafter]] = {
-                "blend": partial(freedraft.create_drafter, "blend"),
+                **{name: partial(freedraft.create_drafter, name) for name in MODEL_FREE},
                 **{
                     f"draft model, {shape}": partial(drafter_of, draft, vocabulary, config)
                     for shape, config in shapes.items()

@@ -12,8 +12,8 @@ from tiny_models import VOCAB_SIZE, tiny_llama
 from torch import Tensor
 from transformers import DynamicCache
 
+from freedraft.verifier.caches import keep_accepted, keepers_of
 from freedraft.verifier.cpu.contiguous_cache import ContiguousCache, ContiguousLayer
-from freedraft.verifier.kv_cache import check_cache, keep_accepted
 
 HEADS, KEY_DIM, VALUE_DIM = 2, 3, 5
 Rows = list[list[int]]  # of each row, the labels of its tokens
@@ -192,7 +192,7 @@ def test_misuse_is_named() -> None:
 
 def test_the_verifier_takes_it_and_compacts_ragged_rows() -> None:
     cache = ContiguousCache()
-    check_cache(cache)
+    keepers_of(cache)
     append(cache, [[0, 1, 2, 3], [10, 11, -1, -1]])
     append(cache, [[4, 5, 6], [12, 13, 14]])
     assert keep_accepted(cache, [4, 2], 4, [[0, 2], [0, 1]]) == [6, 4]

@@ -17,8 +17,12 @@ import freedraft
 from freedraft import CandidateTree, Drafter, Feedback, GenerationResult, create_drafter
 from freedraft.drafters.blend import BlendDrafter
 from freedraft.drafters.lookahead import LookaheadConfig, LookaheadDrafter
+from freedraft.drafters.ngram import NgramDrafter
 from freedraft.drafters.recycling import RecyclingConfig, RecyclingDrafter
+from freedraft.drafters.runner_up import RunnerUpDrafter
 from freedraft.drafters.stochastic_ngram import StochasticNgramConfig, StochasticNgramDrafter
+from freedraft.drafters.suffix import SuffixDrafter
+from freedraft.integrations.budget.calibration_file import MEASURED, Calibration
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 ROUNDS = 9 if COMPILED else 2
@@ -35,6 +39,11 @@ def small_blend() -> Drafter:
     )
 
 
+def keyed_pools() -> Drafter:
+    pools = NgramDrafter(), SuffixDrafter()
+    return BlendDrafter([*pools, RunnerUpDrafter(pools)])
+
+
 def drawing() -> StochasticNgramDrafter:
     return StochasticNgramDrafter(StochasticNgramConfig(1.0, max_vocab_size=64, seed=3))
 
@@ -44,6 +53,7 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "lookahead": lambda: LookaheadDrafter(LookaheadConfig(max_vocab_size=64)),
     "lookahead, wide": lambda: LookaheadDrafter(LookaheadConfig(8, 4, max_vocab_size=64)),
     "small blend": small_blend,
+    "keyed pools": keyed_pools,
     "default blend": lambda: create_drafter("blend"),
     "stochastic_ngram": drawing,
     "with drawn": lambda: BlendDrafter([create_drafter("ngram"), drawing()]),
@@ -170,9 +180,27 @@ def test_nobody_else_pays_for_top_ids(model: LlamaForCausalLM) -> None:
     assert all(feedback.top_ids is None for _, feedback in recorder.heard)
     recorder = Recorder()
     recorder.num_top_ids = 1000  # more than there are
-    result_of(model, PROMPT, drafter=recorder, max_new_tokens=3, do_sample=False)
+    result_of(model, PROMPT, drafter=recorder, max_new_tokens=3, do_sample=False, cost_gate=False)
     top_ids = recorder.heard[0][1].top_ids
     assert top_ids is not None and top_ids.shape[1] == VOCAB_SIZE
+
+
+def step_times(seconds_a_node: float) -> Calibration:
+    nodes = (0, 1, 31)
+    seconds = 0.001 + seconds_a_node * np.array([[[0, 1, 31]]])
+    return Calibration("m", "e", "d", MEASURED, (1,), (1,), nodes, seconds)
+
+
+def test_the_gate_asks_for_top_ids_only_where_they_can_pay(model: LlamaForCausalLM) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 48, "do_sample": False}
+    dear, free = Recorder(), Recorder()
+    result_of(model, PROMPT, drafter=dear, calibration=step_times(0.1), **options)
+    assert all(feedback.top_ids is None for _, feedback in dear.heard)
+    result_of(model, PROMPT, drafter=free, calibration=step_times(0.0), **options)
+    told = [feedback.top_ids is not None for _, feedback in free.heard]
+    assert told[0]
+    # Its drafts are wrong, so that it falls asleep: asked rarely, and told only before it is asked.
+    assert len(told) == 48 and sum(told[34:]) <= 2
 
 
 class BadProbes(Recorder):

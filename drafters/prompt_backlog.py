@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from .base import RequestId
 from .tree import IntArray
 
+_PACE = 16
+"""Tokens of prompts that are indexed beside each token that a waiting request emits: so the rest
+shrinks even where nobody asks for drafts."""
+
 
 @dataclass(slots=True)
 class _Waiting:
@@ -65,6 +69,9 @@ class PromptBacklog:
             self._append(request_id, tokens, True)
         elif tokens.size:
             waiting.outputs.append(tokens.copy())
+            if self._room <= 0:
+                self._room = _PACE * tokens.size
+                self._work()
 
     def begin_step(self) -> None:
         """Index what one step allows."""

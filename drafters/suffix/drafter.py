@@ -38,6 +38,9 @@ SNAPSHOT_KIND = "suffix"
 MAX_LEARNING_TOKENS = 32
 """One token speaks for a whole step when the drafter learns, but not for more than these."""
 
+_PACE = 16  # tokens of prompts that are indexed beside each token that comes behind a waiting one
+_LEAST_SLICE = 256  # each slice copies what waits
+
 LongArray = npt.NDArray[np.int64]
 DoubleArray = npt.NDArray[np.float64]
 
@@ -104,7 +107,10 @@ class SuffixDrafter:
             if request.pending.size == 0 and 0 < tokens.size <= self.config.slice_tokens:
                 self._extend_now(request, tokens)
             else:
-                self._room -= self._store.append(request, tokens, self._room)
+                # Beside the slice of a step, so that the rest shrinks even where nobody drafts.
+                self._room += _PACE * tokens.size
+                room = self._room if self._room >= _LEAST_SLICE else 0
+                self._room -= self._store.append(request, tokens, room)
             # Faster than texts come in, so that the queue empties whatever a step brings.
             request.segments.ingest(max(self.config.shared_slice_tokens, 2 * tokens.size))
 

@@ -64,12 +64,25 @@ def test_the_shortest_rest_comes_first() -> None:
 def test_what_is_emitted_meanwhile_comes_behind_the_prompt() -> None:
     log = Log()
     backlog = PromptBacklog(2, log)
-    backlog.start("a", ids(1, 2, 3))
+    prompt = list(range(100))
+    backlog.start("a", ids(*prompt))
     emitted = ids(8, 9)
     backlog.extend("a", emitted)
     emitted[:] = 0  # the caller's array is its own
-    backlog.begin_step()
-    assert log.calls == [("a", [1, 2], False), ("a", [3], False), ("a", [8, 9], True)]
+    for _ in range(50):
+        backlog.begin_step()
+    assert log.text("a", is_output=False) == prompt
+    assert log.calls[-1] == ("a", [8, 9], True)
+
+
+def test_a_prompt_comes_in_even_where_nobody_asks_for_drafts() -> None:
+    log = Log()
+    backlog = PromptBacklog(2, log)
+    backlog.start("a", ids(*range(100)))
+    for token in range(20):
+        backlog.extend("a", ids(token))
+    assert "a" not in backlog
+    assert log.text("a", is_output=True) == list(range(20))
 
 
 def test_dropped_requests_are_not_indexed() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from .base import RequestId
 from .tree import IntArray
 
-_PACE = 16
+_PACE = 8
 """Tokens of prompts that are indexed beside each token that a waiting request emits: so the rest
 shrinks even where nobody asks for drafts."""
 

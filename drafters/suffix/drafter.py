@@ -38,7 +38,7 @@ SNAPSHOT_KIND = "suffix"
 MAX_LEARNING_TOKENS = 32
 """One token speaks for a whole step when the drafter learns, but not for more than these."""
 
-_PACE = 16  # tokens of prompts that are indexed beside each token that comes behind a waiting one
+_PACE = 8  # tokens of prompts that are indexed beside each token that comes behind a waiting one
 _LEAST_SLICE = 256  # each slice copies what waits
 
 LongArray = npt.NDArray[np.int64]

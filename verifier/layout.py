@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..drafters import CandidateTree
 
@@ -33,6 +34,13 @@ class TreeBatch:
     def width(self) -> int:
         """Columns of the batch: one for the root and one for each node of the largest tree."""
         return self.input_ids.shape[1]
+
+    def widened(self, width: int) -> TreeBatch:
+        """Return the batch with padding up to ``width`` columns."""
+        more = (0, width - self.width)
+        visible = pad(self.visible, (*more, *more))
+        visible |= torch.eye(width, dtype=torch.bool, device=visible.device)
+        return TreeBatch(pad(self.input_ids, more), pad(self.depths, more), visible, self.num_nodes)
 
 
 def pack_trees(

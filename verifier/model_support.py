@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from .block_masks import FLEX_ATTENTION
 from .cpu.attention import PACKED_ATTENTION
 
-SUPPORTED_ATTENTION = ("eager", "sdpa", PACKED_ATTENTION)
+SUPPORTED_ATTENTION = ("eager", "sdpa", FLEX_ATTENTION, PACKED_ATTENTION)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Protocol
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
+from transformers.generation.configuration_utils import CompileConfig
 
 from ..drafters import CandidateTree
 from .chain_forward import ChainForward
@@ -46,6 +47,7 @@ def open_target(
     capacity: int = 0,
     num_tokens: int = 0,
     hidden_states: bool = False,
+    compile_config: CompileConfig | None = None,
 ) -> TreeForward | ChainForward:
     """Return the target: trees where attention is all, chains where a layer is recurrent.
 
@@ -55,10 +57,17 @@ def open_target(
         capacity: slots that a new cache leaves room for.
         num_tokens: tokens of the longest row to come.
         hidden_states: keep the hidden states of each forward.
+        compile_config: how to compile the steps, or ``None``.
 
     Raises:
-        ValueError: the model or the cache cannot be verified on exactly.
+        ValueError: the model or the cache cannot be verified on exactly, or steps on it cannot be
+            compiled.
     """
     if has_recurrent_state(model):
+        if compile_config is not None:
+            raise ValueError(
+                f"expected a model of attention alone with compile_config, got "
+                f"{type(model).__name__}, whose recurrent states are replayed step by step"
+            )
         return ChainForward(model, cache, hidden_states)
-    return TreeForward(model, cache, capacity, num_tokens, hidden_states)
+    return TreeForward(model, cache, capacity, num_tokens, hidden_states, compile_config)

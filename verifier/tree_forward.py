@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
+from transformers.generation.configuration_utils import CompileConfig
 from transformers.utils.generic import ModelOutput
 
 from ..drafters import CandidateTree
+from .block_masks import FLEX_ATTENTION, block_mask
 from .caches import KeptColumns, LayerKeeper, keepers_of
+from .compiled_steps import columns_that_fit, compiled_call
 from .cpu.contiguous_cache import ContiguousCache
+from .device.batched_walk import bucket_width
 from .layout import TreeBatch, pack_trees
 from .masks import Slots, additive_mask, tree_positions
 from .model_support import plan_masks
@@ -39,6 +44,7 @@ class TreeForward:
         capacity: int = 0,
         num_tokens: int = 0,
         hidden_states: bool = False,
+        compile_config: CompileConfig | None = None,
     ) -> None:
         """Check the model and the cache.
 
@@ -49,6 +55,8 @@ class TreeForward:
             num_tokens: tokens of the longest row to come, for which a cache of fixed size must
                 have room. Steps are cut to what is free beyond them.
             hidden_states: keep the hidden states of each forward.
+            compile_config: compile the steps, on a static cache; their trees are padded to a few
+                widths, so that compiled code is used again.
 
         Raises:
             ValueError: the model or the cache cannot verify trees.
@@ -68,6 +76,10 @@ class TreeForward:
         self.context_lengths: list[int] = []
         self._num_slots = 0  # in use before the running step; a drafter may have moved them
         self._width = 0  # columns of the running step
+        self._call: Callable[..., ModelOutput] = model
+        self._is_compiled = compile_config is not None
+        if compile_config is not None:
+            self._call = compiled_call(model, compile_config, self._keepers, self.cache)
         # Passed only where wanted: not every forward knows the option.
         self._options = {"output_hidden_states": True} if hidden_states else {}
         self.hidden_states: tuple[Tensor, ...] = ()
@@ -138,7 +150,8 @@ class TreeForward:
         if max_depth >= 0:
             fitted = [tree.cut(tree.num_nodes, max_depth) for tree in fitted]
         if self._max_slots is not None:
-            room = max(self._max_slots - int(self.cache.get_seq_length()) - 1, 0)
+            free = self._max_slots - int(self.cache.get_seq_length())
+            room = (columns_that_fit(free) if self._is_compiled else max(free, 1)) - 1
             fitted = [tree if tree.num_nodes <= room else tree.keep(range(room)) for tree in fitted]
         return fitted
 
@@ -150,17 +163,19 @@ class TreeForward:
             root_ids: last committed token of each row.
 
         Returns:
-            ``(num_rows, 1 + max_nodes, vocab_size)`` logits: entry 0 after the root, entry i + 1
-            after node i.
+            ``(num_rows, width, vocab_size)`` logits: entry 0 after the root, entry i + 1 after
+            node i; the width is that of the largest tree, or more where steps are compiled.
         """
         device = self._model.device
         batch = pack_trees(trees, root_ids, device)
+        if self._is_compiled:
+            batch = batch.widened(bucket_width(batch.width))
         self._width = batch.width
         self._num_slots = int(self.cache.get_seq_length())
         lengths = torch.tensor(self.context_lengths, device=device)
         masks = self._masks(batch, lengths)
         with self._step_layers(self._num_slots):
-            output: ModelOutput = self._model(
+            output: ModelOutput = self._call(
                 input_ids=batch.input_ids,
                 attention_mask=next(iter(masks.values())) if len(masks) == 1 else masks,
                 position_ids=tree_positions(batch, lengths),
@@ -191,15 +206,18 @@ class TreeForward:
     def finish(self) -> None:
         """Leave the cache as it is: it holds all committed tokens but the last at any time."""
 
-    def _masks(self, batch: TreeBatch, lengths: Tensor) -> dict[str, Tensor | None]:
+    def _masks(self, batch: TreeBatch, lengths: Tensor) -> dict[str, Tensor | BlockMask | None]:
         """Return the mask of each kind of layer, ``None`` where one column sees all keys."""
-        masks: dict[str, Tensor | None] = {}
+        masks: dict[str, Tensor | BlockMask | None] = {}
         plain = batch.width == 1 and min(self.context_lengths) == self._num_slots
         for kind, window in self._plan.windows.items():
             slots = self._slots(kind, batch.width)
             sees_all = window is None or slots.num_used < window
-            if plain and sees_all and slots.num_unused == 0:
+            # Compiled code takes a mask at every step or at none.
+            if plain and sees_all and slots.num_unused == 0 and not self._is_compiled:
                 masks[kind] = None
+            elif self._model.config._attn_implementation == FLEX_ATTENTION:
+                masks[kind] = block_mask(batch, lengths, slots, window)
             else:
                 masks[kind] = additive_mask(batch, lengths, slots, self._model.dtype, window)
         return masks

@@ -304,6 +304,7 @@ def custom_generate(
         capacity=longest_text + max_nodes + 1,
         num_tokens=longest_text - 1,
         hidden_states=rows[0].recording.hidden_states,
+        compile_config=generation_config.compile_config,
     )
     loop = DecodeLoop(
         target,

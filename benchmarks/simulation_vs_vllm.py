@@ -15,15 +15,14 @@ import argparse
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from freedraft import CandidateTree, Feedback
-from freedraft.integrations.budget.calibration_file import MEASURED, Calibration
-from freedraft.integrations.budget.monotone import isotonic
 from freedraft.workbench.request_times import Objective, RequestTimes, service_level
 from freedraft.workbench.simulation.acceptance import AcceptanceTable, tabulate
 from freedraft.workbench.simulation.policy import Schedule
@@ -33,6 +32,7 @@ from freedraft.workbench.simulation.step_times import MeasuredTimes
 from freedraft.workbench.simulation.workload import SimulatedRequest
 
 HERE = Path(__file__).parent
+FloatArray64 = npt.NDArray[np.float64]
 MIN_NGRAM, MAX_NGRAM = 2, 4
 # The limits that the server was started with; its log names the tokens that its cache holds.
 SERVER = ServerConfig(max_requests=8, max_step_tokens=1024, kv_tokens=23_296, block_size=128)
@@ -75,28 +75,48 @@ class PromptLookup:
         del self._texts[request_id]
 
 
+@dataclass(frozen=True)
+class StepTable:
+    """An engine's measured decoding steps, read between their entries in straight lines.
+
+    Unlike a calibration they need not grow: one token alone can take longer than two on this CPU.
+
+    Attributes:
+        contexts: of the measurements.
+        batches: of the measurements.
+        nodes: of each request.
+        seconds: ``(num_contexts, num_batches, num_nodes)``.
+    """
+
+    contexts: list[int]
+    batches: list[int]
+    nodes: list[int]
+    seconds: FloatArray64
+
+    def step_seconds(
+        self, num_requests: float, nodes: npt.ArrayLike, context: float | None = None
+    ) -> FloatArray64:
+        """Return the seconds of a step; the ends of the table go on as they are."""
+        assert context is not None
+        by_batch = _between(self.contexts, self.seconds, context)
+        row = _between(self.batches, by_batch, num_requests)
+        return np.asarray(np.interp(np.asarray(nodes, np.float64), self.nodes, row))
+
+
+def _between(axis: list[int], values: FloatArray64, at: float) -> FloatArray64:
+    position = float(np.interp(at, axis, np.arange(len(axis))))
+    low = min(int(position), len(axis) - 2)
+    return np.asarray(values[low] + (position - low) * (values[low + 1] - values[low]))
+
+
 def step_times(content: dict[str, Any]) -> MeasuredTimes:
-    """Return an engine's measured steps, made monotone, with the prompts' straight line."""
+    """Return an engine's measured steps, with the prompts' straight line."""
     measured = content["calibration"]
-    axes = [tuple(measured[axis]) for axis in ("contexts", "batches", "nodes")]
+    axes = [measured[axis] for axis in ("contexts", "batches", "nodes")]
     seconds = np.array(measured["step_seconds"]).reshape([len(axis) for axis in axes])
-    for axis in (0, 1, 2):
-        seconds = np.apply_along_axis(isotonic, axis, seconds)
-    for axis in (0, 1, 2):  # what the last axis has undone of the others
-        seconds = np.maximum.accumulate(seconds, axis=axis)
     prompts = {int(length): value for length, value in measured["prompt_seconds"].items()}
     slope, base = np.polyfit(list(prompts), list(prompts.values()), 1)
-    device = f"{content['machine']['processor']}, 1 thread"
-    calibration = Calibration(
-        "SmolLM2-135M-Instruct",
-        "vllm",
-        device,
-        MEASURED,
-        *axes,
-        seconds,
-        about=content["machine"] | {"clock": content["clock"]},
-    )
-    return MeasuredTimes(calibration, float(slope), max(float(base), 0.0))
+    return MeasuredTimes(StepTable(*axes, seconds), float(slope), max(float(base), 0.0))
 
 
 def report(arguments: argparse.Namespace) -> None:

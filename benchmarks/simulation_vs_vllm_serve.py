@@ -1,9 +1,8 @@
 """The runs behind simulation_vs_vllm.py: times vLLM's steps, then serves arriving prompts with it.
 
 Each call starts one engine, without speculation or with the n-gram method. Steps are timed with
-drafts of fixed lengths and worthless content in the place of the method's; then the prompts are
-served at each rate, after one pass that warms up (vLLM's linear layers on CPUs prepare themselves
-for each new number of tokens of a step).
+worthless drafts of set lengths in the place of the method's; as with that method some requests have
+a whole draft and some none. Then the prompts are served at each rate, after one pass that warms up.
 
 Time is the engine's: the processor time that it takes (one thread), jumping ahead where it is idle.
 So the numbers hold on a machine that other jobs share. ``--clock wall`` takes the wall clock.
@@ -46,12 +45,22 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time
 
 
 class FixedDraft:
-    """Stands in for the method's proposals: worthless drafts of a length that can be set."""
+    """Stands in for the method's proposals: worthless drafts of so many tokens a request.
 
-    def __init__(self, engine: Any) -> None:
-        """Find the proposer of an engine that runs in this process."""
+    The tokens go to as few requests as can hold them, other ones each step.
+    """
+
+    def __init__(self, engine: Any, longest: int) -> None:
+        """Find the proposer of an engine that runs in this process.
+
+        Args:
+            engine: started.
+            longest: most tokens of a draft.
+        """
         worker = engine.engine_core.engine_core.model_executor.driver_worker.worker
         self._proposer = getattr(worker.model_runner, "drafter", None)
+        self._longest = longest
+        self._first = 0
         self.length = 0
 
     def __enter__(self) -> FixedDraft:
@@ -66,7 +75,15 @@ class FixedDraft:
     def _propose(
         self, _: int, sampled_token_ids: list[list[int]], *__: Any, **___: Any
     ) -> list[list[int]]:
-        return [[11] * self.length if row else [] for row in sampled_token_ids]
+        left = self.length * sum(map(bool, sampled_token_ids))
+        drafts: list[list[int]] = [[] for _ in sampled_token_ids]
+        self._first += 1
+        for row in range(len(drafts)):
+            index = (self._first + row) % len(drafts)
+            size = min(left, self._longest) if sampled_token_ids[index] else 0
+            drafts[index] = [11] * size
+            left -= size
+        return drafts
 
 
 def start_engine(model: str, speculative_config: dict[str, Any] | None) -> Any:
@@ -105,7 +122,7 @@ def calibrate(
 ) -> dict[str, Any]:
     """Return the median times of prompts, and of steps with drafts of fixed lengths."""
     rng = random.Random(0)
-    with FixedDraft(engine) as draft:
+    with FixedDraft(engine, max(nodes)) as draft:
         measure_prompt(engine, clock, rng, 64)  # warms up
         prompts = {
             length: statistics.median(

@@ -8,22 +8,9 @@ may cost something beside the forward, with drafts and without.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
 
 from ..recorded_steps import RecordedSteps, plain_steps
-
-
-class StepTimes(Protocol):
-    """Measured or computed step times, such as a calibration file's."""
-
-    def step_seconds(
-        self, num_requests: float, nodes: npt.ArrayLike, context: float | None = None
-    ) -> npt.NDArray[np.float64]:
-        """Return the seconds of a step: ``nodes`` drafted tokens a request at that context."""
-        ...
+from ..simulation.step_times import DecodingTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +36,7 @@ class Prediction:
         return self.plain_seconds / seconds if seconds else 1.0
 
 
-def predict(steps: RecordedSteps, times: StepTimes, emit_seconds: float = 0.0) -> Prediction:
+def predict(steps: RecordedSteps, times: DecodingTimes, emit_seconds: float = 0.0) -> Prediction:
     """Return what a request would take with drafts and without.
 
     Args:
@@ -68,6 +55,6 @@ def predict(steps: RecordedSteps, times: StepTimes, emit_seconds: float = 0.0) -
     )
 
 
-def _seconds(steps: RecordedSteps, times: StepTimes) -> float:
+def _seconds(steps: RecordedSteps, times: DecodingTimes) -> float:
     pairs = zip(steps.drafted.tolist(), steps.contexts().tolist(), strict=True)
     return float(sum(float(times.step_seconds(1, nodes, context)) for nodes, context in pairs))

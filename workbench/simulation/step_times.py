@@ -133,18 +133,28 @@ class RooflineTimes:
         return np.asarray(self.overhead + one_device / self.num_devices)
 
 
+class DecodingTimes(Protocol):
+    """Measured times of decoding steps, such as a calibration's."""
+
+    def step_seconds(
+        self, num_requests: float, nodes: npt.ArrayLike, context: float | None = None
+    ) -> FloatArray64:
+        """Return the seconds of a step: ``nodes`` drafted tokens a request at that context."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredTimes:
     """Steps of an engine that was measured.
 
     Attributes:
-        calibration: decoding steps; its nodes are those of each request, and steps of one number
+        decoding: decoding steps; its nodes are those of each request, and steps of one number
             of tokens count as equally long however these are spread over the requests.
         prefill_seconds: of each prompt token on top of a decoding step.
         prefill_base: seconds of a step that reads prompts only, besides its tokens.
     """
 
-    calibration: Calibration
+    decoding: DecodingTimes
     prefill_seconds: float
     prefill_base: float
 
@@ -176,7 +186,7 @@ class MeasuredTimes:
             return np.full(
                 counts.shape, self.prefill_base + load.prefill_tokens * self.prefill_seconds
             )
-        decoding = self.calibration.step_seconds(
+        decoding = self.decoding.step_seconds(
             load.num_decoding,
             counts / load.num_decoding,
             load.decoding_context / load.num_decoding,

@@ -34,7 +34,7 @@ rm -f "$results/vllm_identity.json"  # it would be added to
   tests/integrations/test_vllm_mends.py tests/integrations/test_vllm_plugin.py \
   tests/integrations/test_request_book.py
 "$python" benchmarks/vllm_identity.py --model "$model" --logs "$logs" \
-  --num-prompts 6 --max-tokens 48 --num-draws 400 --json "$results/vllm_identity.json"
+  --num-prompts 6 --max-tokens 48 --num-draws 200 --json "$results/vllm_identity.json"
 "$python" benchmarks/vllm_server.py --model "$model" --log "$logs/server.log" \
   --concurrency 32 --waves 1 --max-tokens 24 --json "$results/vllm_server.json" \
   || { tail -n 40 "$logs/server.log"; exit 1; }

@@ -7,8 +7,10 @@ There is one real model at hand, so it is shown from two sides:
     python benchmarks/draft_model.py sibling
         SmolLM2-135M is the target, and a copy with its layers' weights rounded to 4 bits drafts:
         real distributions on both sides, greedy and at temperature 0.8, chosen and drawn.
+    python benchmarks/draft_model.py model_free
+        The same target and prompts, and drafters without a model.
 
-Both count; speeds are predicted. The draft cost of `scripted` is the ratio of the parameters to
+All count; speeds are predicted. The draft cost of `scripted` is the ratio of the parameters to
 read (135 million for 7.6 billion, 0.018); that of `sibling` is 1 as both models are of one size,
 and 0.1 for a draft model of a tenth of it. "Measured" uses the step times of layer_skip.json (this
 machine), "flat" steps that cost the same up to 64 nodes, as on a data-centre GPU. Adds to
@@ -83,7 +85,7 @@ COLUMNS = (
     "speedup_measured",
     "speedup_flat",
 )
-MODEL_FREE = ("ngram", "suffix", "recycling", "lookahead", "blend")
+MODEL_FREE = ("ngram", "suffix", "recycling", "lookahead")
 SOURCES = {"edit": "edit_block.jsonl", "rag": "rag.jsonl", "chat": "chat.jsonl"}
 
 
@@ -165,7 +167,7 @@ def sibling(args: argparse.Namespace) -> None:
             if options is GREEDY:
                 plain = plain_texts(model, chosen, args.new_tokens)
             drafters: dict[str, Callable[[], Drafter]] = {
-                **{name: partial(freedraft.create_drafter, name) for name in MODEL_FREE},
+                "blend": partial(freedraft.create_drafter, "blend"),
                 **{
                     f"draft model, {shape}": partial(drafter_of, draft, vocabulary, config)
                     for shape, config in shapes.items()
@@ -191,7 +193,33 @@ def sibling(args: argparse.Namespace) -> None:
                 print_rows(rows[-1:], COLUMNS)
 
 
-PIECES = {"scripted": scripted, "sibling": sibling}
+def model_free(args: argparse.Namespace) -> None:
+    model, tokenizer = load_for_benchmark(args.model)
+    prompts = read_prompts(args.prompts, tokenizer, args.only)
+    steps = read_results("layer_skip.json")["times"]["step_costs"]
+    rows: list[dict[str, Any]] = []
+    for decoding, (options, _) in DECODINGS.items():
+        for prompt in prompts:
+            plain: dict[str, list[int]] | None = None
+            if options is GREEDY:
+                plain = plain_texts(model, [prompt], args.new_tokens)
+            for arm in MODEL_FREE:
+                run = run_arm(
+                    model,
+                    partial(freedraft.create_drafter, arm),
+                    [prompt],
+                    options,
+                    new_tokens=args.new_tokens,
+                    max_nodes=MAX_NODES,
+                    plain=plain,
+                )
+                row = {"workload": prompt.workload, "decoding": decoding, "arm": arm}
+                rows.append(row | run.row(0.0, steps))
+                update_results(NAME, {"machine": machine(), "model_free": rows})
+                print_rows(rows[-1:], COLUMNS)
+
+
+PIECES = {"scripted": scripted, "sibling": sibling, "model_free": model_free}
 
 
 def main() -> None:

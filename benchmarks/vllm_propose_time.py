@@ -147,7 +147,7 @@ def main() -> None:
     for case in arguments.cases:
         command = [sys.executable, __file__, "--tokenizer", arguments.tokenizer, "--one", case]
         command += ["--batch", str(sizes[0]), "--context", str(sizes[1]), "--steps", str(sizes[2])]
-        environment = {**os.environ, **ENVIRONMENT, "VLLM_CPU_KVCACHE_SPACE": "4"}
+        environment = {**os.environ, **ENVIRONMENT, "VLLM_CPU_KVCACHE_SPACE": "1"}
         output = subprocess.run(
             command, env=environment, check=True, stdout=subprocess.PIPE, text=True
         ).stdout

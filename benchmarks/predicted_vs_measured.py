@@ -2,10 +2,10 @@
 
 Twelve prompts, three drafters, no cost gate, decoded greedily by the default model in float32 on
 stock transformers. Predicted: N_emit * T_1 / (T_draft + T_verify(n)) over the steps of a replay of
-the response, with step times measured before by themselves, and what a token costs beside its
-forward. Measured: time from the first token to the last, plain over drafted, medians of interleaved
-rounds. Both on one clock: the wall's, or (on a machine that other jobs share) the processor time of
-one thread. Stages, each to be run alone:
+the response, with step times measured by themselves between the runs. Measured: time from the first
+token to the last, plain over drafted, medians of interleaved rounds. Both on one clock: the wall's,
+or (on a machine that other jobs share) the processor time of one thread. Stages, each to be run
+alone:
 
     OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 python benchmarks/predicted_vs_measured.py times
     ... predicted_vs_measured.py run --seconds 300     (both again until it says that all are done)
@@ -49,6 +49,7 @@ DRAFTERS = ("ngram", "suffix", "blend")
 PLAIN = "plain"
 CONTEXTS = (128, 256, 512)
 NODES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
+PERCENT = 25
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -91,19 +92,17 @@ def measure_times(arguments: argparse.Namespace, model: Any) -> None:
                 target.commit([[]])
                 if repeat:
                     kept[str(nodes)].append(clock() - begin)
-    # What emitting a token costs beside its forward: the plain loop, less its forwards.
-    plain = FreedraftArm(PLAIN, model, None, clock=clock).run(prompt[: CONTEXTS[0]], 33)
-    taken.setdefault(PLAIN, []).append(plain.seconds_per_token)
     arguments.samples.write_text(json.dumps(taken))
 
 
 def calibration_of(arguments: argparse.Namespace) -> Calibration:
-    """Return the medians of the times, made monotone, as a calibration."""
+    """Return the lower quartiles of the times, made monotone, as a calibration.
+
+    Other jobs can only make a step longer, so the lower quartile is what a step takes by itself.
+    """
     taken = json.loads(arguments.samples.read_text())
-    first = statistics.median(taken[str(CONTEXTS[0])]["0"])
-    plain = [seconds for seconds in taken[PLAIN] if seconds is not None] or [first]
     rows = [
-        isotonic([statistics.median(taken[str(context)][str(nodes)]) for nodes in NODES])
+        isotonic([np.percentile(taken[str(context)][str(nodes)], PERCENT) for nodes in NODES])
         for context in CONTEXTS
     ]
     return Calibration(
@@ -115,12 +114,7 @@ def calibration_of(arguments: argparse.Namespace) -> Calibration:
         (1,),
         NODES,
         np.maximum.accumulate(np.array(rows)[:, None], axis=0),
-        about=machine()
-        | {
-            "repeats": len(taken[str(CONTEXTS[0])]["0"]),
-            "clock": arguments.clock,
-            "emit_seconds": max(statistics.median(plain) - first, 0.0),
-        },
+        about=machine() | {"repeats": len(taken[str(CONTEXTS[0])]["0"]), "clock": arguments.clock},
     )
 
 
@@ -176,7 +170,7 @@ def compare(
         max_nodes=arguments.max_nodes,
         clock=CLOCKS[arguments.clock],
     )
-    predicted = predict(steps, times, times.about["emit_seconds"])
+    predicted = predict(steps, times)
     measured = decode_seconds(runs[PLAIN]) / decode_seconds(runs[drafter])
     return {
         "drafter": drafter,

@@ -1,8 +1,7 @@
 """The speed-up that a replay and measured step times promise, before anything is generated.
 
 Predicted speed-up = N_emit * T_1 / (T_draft + T_verify(n)), summed over the steps of a response:
-what its tokens would take one by one, over what the drafting and the steps take. Each emitted token
-may cost something beside the forward, with drafts and without.
+what its tokens would take one by one, over what the drafting and the steps take.
 """
 
 from __future__ import annotations
@@ -36,20 +35,17 @@ class Prediction:
         return self.plain_seconds / seconds if seconds else 1.0
 
 
-def predict(steps: RecordedSteps, times: DecodingTimes, emit_seconds: float = 0.0) -> Prediction:
+def predict(steps: RecordedSteps, times: DecodingTimes) -> Prediction:
     """Return what a request would take with drafts and without.
 
     Args:
         steps: from :func:`~..recorded_steps.record_steps`, on this machine.
         times: of the machine and model that would decode.
-        emit_seconds: of each emitted token, where ``times`` leave it out: processors, criteria,
-            log-probabilities.
     """
     plain = plain_steps(steps.prompt_length, steps.num_tokens)
-    emitting = emit_seconds * float(steps.emitted.sum())
     return Prediction(
-        plain_seconds=_seconds(plain, times) + emitting,
-        verify_seconds=_seconds(steps, times) + emitting,
+        plain_seconds=_seconds(plain, times),
+        verify_seconds=_seconds(steps, times),
         draft_seconds=float(steps.draft_seconds.sum()),
         steps=steps.num_steps,
     )

@@ -24,6 +24,7 @@ from ..base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_b
 from ..calibration import Calibration
 from ..prompt_backlog import PromptBacklog
 from ..tree import CandidateTree, IntArray
+from ..untouched import untouched_zeros
 from . import _after_kernels as after
 from . import _pool_kernels as pool
 from . import _search_kernels as finder
@@ -286,9 +287,8 @@ def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray, IntArray, IntAr
     pages_start = pool.HEADER_SIZE + num_slots * (1 + num_levels) + (num_levels << bucket_bits)
     rows_start = pages_start + num_pages * pool.PAGE_FIELDS
     rows_stop = rows_start + num_rows * pool.ROW_FIELDS
-    # Zeros come from the system untouched: what is never used takes no memory.
     row_room = pool.MAX_DRAFT * pool.DRAFT_FIELDS + config.max_places * pool.PLACE_FIELDS
-    arena = np.zeros(rows_stop + num_rows * row_room, np.int32)
+    arena = untouched_zeros(rows_stop + num_rows * row_room)
     page_bits = config.page_size.bit_length() - 1
     header = {
         pool.NUM_PAGES: num_pages,

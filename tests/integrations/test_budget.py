@@ -18,6 +18,7 @@ from freedraft.integrations.budget import (
     padded_choice,
     pooled_choice,
 )
+from freedraft.integrations.budget.calibration_file import MEASURED, Calibration
 from freedraft.integrations.budget.monotone import isotonic
 
 EMPTY = CandidateTree.empty()
@@ -354,3 +355,38 @@ def test_the_isotonic_fit_is_monotone_and_closest(pairs: list[tuple[int, int]]) 
             for start in range(at + 1)
         )
         assert fitted[at] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("second_token", "worth_it"), [(0.0, True), (0.3, True), (0.9, False)])
+def test_chances_are_taken_where_even_odds_would_pay(second_token: float, worth_it: bool) -> None:
+    nodes = (0, 1, 31)
+    seconds = 0.001 * (1 + second_token * np.array([[[0, 1, 1.1]]]))
+    prior = Calibration("m", "e", "d", MEASURED, (1,), (1,), nodes, seconds)
+    assert PooledBudget(StepCosts(prior)).takes_chances(1) == worth_it
+
+
+def test_chances_follow_the_measured_times_and_a_schedule_overrides_them() -> None:
+    budget = PooledBudget()
+    assert not budget.takes_chances(1)  # the prior's second token is dear
+    for num_nodes in [0, 1, 3, 7] * 20:
+        budget.record_step(1, num_nodes, 0.01)
+    assert budget.takes_chances(1)
+    for num_nodes in [0, 1, 3, 7] * 40:
+        budget.record_step(1, num_nodes, 0.03 if num_nodes else 0.01)
+    assert not budget.takes_chances(1)
+    scheduled = PooledBudget(config=BudgetConfig(schedule={1: 4, 8: 0}))
+    assert scheduled.takes_chances(7) and not scheduled.takes_chances(8)
+
+
+def test_a_sleeper_is_named_before_each_step_in_which_it_is_not_asked() -> None:
+    budget = PooledBudget(config=BudgetConfig(sleep_after=4, sleep_period=3))
+    wrong = CandidateTree.from_chain([3], [0.5])
+    slept = 0
+    for _ in range(20):
+        asleep = budget.sleeps("a")
+        assert (budget.allowances(["a"], 8) == [0]) == asleep
+        slept += asleep
+        budget.record_outcome("a", wrong if not asleep else EMPTY, 0, [1])
+    assert slept == 10
+    budget.set_limit("b", 0)
+    assert budget.sleeps("b")

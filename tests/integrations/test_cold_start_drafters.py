@@ -128,8 +128,9 @@ class Recorder:
     name = "recorder"
     num_top_ids = 5
 
-    def __init__(self) -> None:
+    def __init__(self, *chains: list[int]) -> None:
         self.heard: list[tuple[CandidateTree, Feedback]] = []
+        self.tree = CandidateTree.from_chains(chains or ([1, 2], [3], [1, 4]))
 
     def start(self, request_id: object, prompt_ids: Sequence[int], namespace: str = "") -> None:
         pass
@@ -140,8 +141,7 @@ class Recorder:
     def propose(
         self, request_ids: Sequence[object], max_nodes: int, max_depth: int
     ) -> list[CandidateTree]:
-        tree = CandidateTree.from_chains([[1, 2], [3], [1, 4]])
-        return [tree.cut(max_nodes, max_depth) for _ in request_ids]
+        return [self.tree.cut(max_nodes, max_depth) for _ in request_ids]
 
     def observe(self, request_id: object, tree: CandidateTree, feedback: Feedback) -> None:
         self.heard.append((tree, feedback))
@@ -193,7 +193,9 @@ def step_times(seconds_a_node: float) -> Calibration:
 
 def test_the_gate_asks_for_top_ids_only_where_they_can_pay(model: LlamaForCausalLM) -> None:
     options: dict[str, Any] = {"max_new_tokens": 48, "do_sample": False}
-    dear, free = Recorder(), Recorder()
+    emitted = result_of(model, PROMPT, drafter=None, **options).token_ids[0]
+    never = next(token for token in range(VOCAB_SIZE) if token not in emitted)
+    dear, free = Recorder([never]), Recorder([never])
     result_of(model, PROMPT, drafter=dear, calibration=step_times(0.1), **options)
     assert all(feedback.top_ids is None for _, feedback in dear.heard)
     result_of(model, PROMPT, drafter=free, calibration=step_times(0.0), **options)

@@ -1,0 +1,33 @@
+"""Zeros that cost nothing until they are written to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from freedraft.drafters.untouched import untouched_zeros
+
+STATM = Path("/proc/self/statm")
+
+
+def resident_bytes() -> int:
+    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_they_are_zeros_of_ones_own() -> None:
+    first, second = untouched_zeros(100_000), untouched_zeros(100_000)
+    assert first.dtype == np.int32 and first.shape == (100_000,)
+    first[:] = 7
+    assert not second.any()
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="needs /proc to see the memory in use")
+def test_scattered_writes_take_small_pages_only() -> None:
+    before = resident_bytes()
+    zeros = untouched_zeros(1 << 26)  # 256 MiB, 128 huge pages
+    zeros[:: 1 << 20] = 1
+    assert resident_bytes() - before < 16 << 20
+    assert int(zeros[:: 1 << 20].sum()) == 64

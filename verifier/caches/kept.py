@@ -47,6 +47,11 @@ class KeptColumns:
         """Slots at the end that no row uses any more."""
         return self.num_slots + self.width - max(self.new_lengths)
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every column of every row stays where it is, as in a step without drafts."""
+        return min(self.new_lengths) == self.num_slots + self.width
+
     def columns(self, row: int, device: torch.device) -> Tensor:
         """Return ``(num_kept,)`` int64, the columns that stay of one row."""
         return torch.from_numpy(self._columns[row]).to(device)

@@ -34,6 +34,8 @@ class SlotKeeper:
         return self._layer
 
     def keep(self, kept: KeptColumns) -> None:
+        if kept.keeps_all:
+            return  # to ask every layer what to move takes 0.6 % of a step of SmolLM2-135M
         assert self._layer.keys is not None and self._layer.values is not None
         move_slots(self._layer.keys, kept)
         move_slots(self._layer.values, kept)

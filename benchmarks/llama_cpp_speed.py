@@ -1,8 +1,10 @@
 """Is llama-cpp-python faster with freedraft's draft model, and never slower?
 
 Greedy, on SmolLM2-135M: no draft, the library's own prompt lookup (2-gram, 10 drafts), freedraft,
-in turn and in another order each round, in one process. "decode" is the time after the first token;
-"total" has the prompt too, where a draft model makes llama.cpp compute logits of every token.
+in turn and in another order each round, on one loaded model that keeps the logits of every token,
+which drafts need; a fourth arm, no draft on a model that does not, shows what that costs. freedraft
+begins each run without memory of earlier ones. "decode" is the time after the first token, "total"
+has the prompt too; "cpu" is the process's user time, which other work disturbs less.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/llama_cpp_speed.py --gguf FILE --json FILE
 
@@ -17,6 +19,7 @@ import json
 import math
 import os
 import platform
+import resource
 import statistics
 import time
 from collections import defaultdict
@@ -28,11 +31,14 @@ import llama_cpp
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 import freedraft
-from freedraft.integrations.llama_cpp_adapter import attach
+from freedraft.integrations.budget import Calibration
+from freedraft.integrations.llama_cpp_adapter import LlamaDraftConfig, attach
+from freedraft.integrations.llama_cpp_costs import measure_costs
 from freedraft.workbench.demo_prompts import DEMO_PROMPTS
 
 KEYS = ("decode", "decode_cpu", "total")  # wall, processor, and wall with the prompt
 PLAIN, LOOKUP, FREEDRAFT = "no draft", "prompt lookup", "freedraft"
+LAST_ONLY = "no draft, last logits only"
 N_CTX = 1024
 
 _ITEMS = ("apples", "bread", "coffee", "dates", "eggs", "flour", "grapes", "honey", "ice", "jam")
@@ -63,40 +69,51 @@ def _chat(text: str) -> str:
     return f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def open_arms(path: str, num_threads: int) -> dict[str, Any]:
-    """Return one engine an arm."""
+def open_models(path: str, num_threads: int) -> dict[str, Any]:
+    """Return the engine of each arm; all but one arm share one and set its draft model."""
 
-    def load(**options: Any) -> Any:
+    def load(logits_all: bool) -> Any:
         return llama_cpp.Llama(
             path,
             n_ctx=N_CTX,
             n_threads=num_threads,
             n_threads_batch=num_threads,
+            use_mmap=False,  # pages that other programs push out must not be read again
+            logits_all=logits_all,
             verbose=False,
-            **options,
         )
 
-    arms = {PLAIN: load(), FREEDRAFT: load(logits_all=True)}
-    arms[LOOKUP] = load(
-        logits_all=True, draft_model=LlamaPromptLookupDecoding(max_ngram_size=2, num_pred_tokens=10)
-    )
-    attach(arms[FREEDRAFT])
-    return arms
+    shared = load(logits_all=True)
+    return {PLAIN: shared, LOOKUP: shared, FREEDRAFT: shared, LAST_ONLY: load(logits_all=False)}
+
+
+def set_draft_model(llama: Any, arm: str, calibration: Calibration) -> None:
+    """Give the engine the arm's draft model, without memory of earlier texts."""
+    llama.draft_model = None
+    if arm == LOOKUP:
+        llama.draft_model = LlamaPromptLookupDecoding(max_ngram_size=2, num_pred_tokens=10)
+    elif arm == FREEDRAFT:
+        attach(llama, config=LlamaDraftConfig(calibration=calibration))
+
+
+def user_seconds() -> float:
+    """Return what the process has computed so far, the kernel's work for it left out."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_utime
 
 
 def run_once(llama: Any, tokens: list[int], max_new_tokens: int) -> dict[str, Any]:
     """Return times, tokens, and whether each token is the argmax of its own row."""
     llama.reset()
     emitted: list[int] = []
-    begin, cpu = time.perf_counter(), time.process_time()
+    begin, cpu = time.perf_counter(), user_seconds()
     first = begin
     for token in llama.generate(tokens, temp=0.0, top_k=1):
         if not emitted:
-            first, cpu = time.perf_counter(), time.process_time()
+            first, cpu = time.perf_counter(), user_seconds()
         emitted.append(token)
         if token == llama.token_eos() or len(emitted) == max_new_tokens:
             break
-    end, cpu = time.perf_counter(), time.process_time() - cpu
+    end, cpu = time.perf_counter(), user_seconds() - cpu
     own = True
     if llama.scores.shape[0] >= N_CTX:
         rows = llama.scores[len(tokens) - 1 : len(tokens) - 1 + len(emitted)]
@@ -111,17 +128,24 @@ def run_once(llama: Any, tokens: list[int], max_new_tokens: int) -> dict[str, An
 
 
 def measure(
-    arms: dict[str, Any], tokens: list[int], max_new_tokens: int, num_rounds: int
+    arms: dict[str, Any],
+    calibration: Calibration,
+    tokens: list[int],
+    max_new_tokens: int,
+    num_rounds: int,
 ) -> dict[str, Any]:
     """Return each arm's medians on one prompt, and ratios to no draft."""
     runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
     names = list(arms)
-    drafted = arms[FREEDRAFT].draft_model.statistics
-    before = (drafted.steps, drafted.emitted)
+    steps = emitted = 0
     for number in range(num_rounds):
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
+            set_draft_model(arms[name], name, calibration)
             runs[name].append(run_once(arms[name], tokens, max_new_tokens))
+            if name == FREEDRAFT:
+                drafted = arms[name].draft_model.statistics
+                steps, emitted = steps + drafted.steps, emitted + drafted.emitted
     result: dict[str, Any] = {}
     for name in names:
         result[name] = {key: statistics.median(run[key] for run in runs[name]) for key in KEYS}
@@ -131,9 +155,7 @@ def measure(
     for name in names:
         for key in KEYS:
             result[name][f"{key}_ratio"] = result[PLAIN][key] / result[name][key]
-    result[FREEDRAFT]["tokens_per_step"] = (drafted.emitted - before[1]) / max(
-        drafted.steps - before[0], 1
-    )
+    result[FREEDRAFT]["tokens_per_step"] = emitted / max(steps, 1)
     return result
 
 
@@ -148,7 +170,7 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
                 for key in KEYS
             }
             | {"worst_decode": min(r[arm]["decode_ratio"] for r in chosen)}
-            for arm in (LOOKUP, FREEDRAFT)
+            for arm in (LOOKUP, FREEDRAFT, LAST_ONLY)
         }
     return summary
 
@@ -165,14 +187,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()
     rows = json.loads(args.json.read_text())["prompts"] if args.json.is_file() else []
-    arms = open_arms(args.gguf, args.threads)
-    relative = arms[FREEDRAFT].draft_model._budget.costs.relative(1, [1, 2, 4, 8, 16, 32])
+    arms = open_models(args.gguf, args.threads)
+    calibration = measure_costs(arms[FREEDRAFT])
+    seconds = calibration.seconds.ravel()
     settings = {
         "machine": describe_machine(args.threads),
         "model": f"SmolLM2-135M-Instruct, {args.quantization}",
         "max_new_tokens": args.max_new_tokens,
         "rounds": args.rounds,
-        "step_costs_1_2_4_8_16_32": [round(float(cost), 3) for cost in relative],
+        "step_costs_1_2_4_8_16_32": (seconds / seconds[0]).round(3).tolist(),
     }
     args.json.parent.mkdir(parents=True, exist_ok=True)
     started_at = time.perf_counter()
@@ -180,7 +203,7 @@ def main() -> None:
         if name in {row["id"] for row in rows} or time.perf_counter() - started_at > args.seconds:
             continue
         tokens = list(arms[PLAIN].tokenize(text.encode(), add_bos=False, special=True))
-        result = measure(arms, tokens, args.max_new_tokens, args.rounds)
+        result = measure(arms, calibration, tokens, args.max_new_tokens, args.rounds)
         rows.append({"id": name, "workload": workload, "prompt": len(tokens), "arms": result})
         print_row(rows[-1])
         report = settings | {"summary": summarize(rows), "prompts": rows}

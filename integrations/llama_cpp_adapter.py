@@ -21,6 +21,7 @@ from ..drafters import DEFAULT_DRAFTER, DEFAULT_NAMESPACE, Drafter, create_draft
 from ..drafters.tree import IntArray
 from .budget import BudgetConfig, Calibration, StepCosts, load_calibration
 from .chain_budget import RoundChainBudget
+from .draft_naps import DraftNaps
 from .llama_cpp_costs import measure_costs
 from .request_book import RequestBook
 from .statistics import GenerationStatistics
@@ -82,6 +83,7 @@ class LlamaDraft:
         settings = BudgetConfig(test_after=512, test_nodes=3)
         self._budget = RoundChainBudget(StepCosts(calibration), settings)
         self._book = RequestBook(drafter, vocab_size, self.config.placeholder_ids, self._budget)
+        self._naps = DraftNaps()
         self._max_context = max_context
         self._request = 0
         self._text: IntArray = np.zeros(0, np.int32)  # a copy: the engine's array is a live view
@@ -110,17 +112,22 @@ class LlamaDraft:
         """
         called_at = time.perf_counter()
         text = np.array(input_ids, np.int32)
-        if self._is_next_step(text):
-            self._budget.record_step(1, self._num_drafted, called_at - self._called_at)
+        seconds, is_next = called_at - self._called_at, self._is_next_step(text)
+        self._text, self._called_at = text, called_at
+        if is_next and self._naps.sleep():
+            return np.zeros(0, np.intc)
+        if is_next:
+            self._book.statistics.steps += self._naps.num_slept  # the book sees one step of all
+            self._budget.record_step(1, self._num_drafted, seconds)
             self._book.sync(self._request, text, self.config.namespace)
         else:
             self._begin(text)
-        self._text, self._called_at = text, called_at
         room = min(self.config.max_length, self._max_context - text.size)
         room = max(room, 0)
         # The budget picks the best chain; other branches take none of its nodes.
         chain = self._book.propose([self._request], 2 * room, [room])[0]
         self._num_drafted = chain.num_nodes
+        self._naps.wake(chain.num_nodes)
         return chain.token_ids.astype(np.intc)
 
     def _is_next_step(self, text: IntArray) -> bool:
@@ -133,6 +140,7 @@ class LlamaDraft:
         )
 
     def _begin(self, text: IntArray) -> None:
+        self._naps.restart()
         self._book.release(self._request)
         self._request += 1
         # The first call comes after the prompt's own token.

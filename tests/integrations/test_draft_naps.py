@@ -1,0 +1,96 @@
+"""Leaving a drafter alone while it brings nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from freedraft.drafters import CandidateTree, create_drafter
+from freedraft.drafters.ngram import NgramDrafter
+from freedraft.integrations.budget import Calibration
+from freedraft.integrations.draft_naps import DraftNaps
+from freedraft.integrations.llama_cpp_adapter import LlamaDraft
+
+NODES = (0, 1, 3, 7, 15, 31)
+
+
+def make_draft(drafter: NgramDrafter, highest: float = 1.1) -> LlamaDraft:
+    seconds = np.geomspace(1.0, highest, len(NODES)).reshape(1, 1, -1) * 0.01
+    costs = Calibration("m", "llama-cpp", "cpu", "measured", (128,), (1,), NODES, seconds)
+    return LlamaDraft(drafter, 1000, 4096, costs)
+
+
+class Counting(NgramDrafter):
+    """Counts what it is asked, and the tokens that it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_asked = 0
+        self.num_told = 0
+
+    def propose(self, *arguments: object) -> list[CandidateTree]:
+        self.num_asked += 1
+        return super().propose(*arguments)  # type: ignore[arg-type]
+
+    def extend(self, request_id: object, token_ids: object) -> None:
+        self.num_told += len(token_ids)  # type: ignore[arg-type]
+        super().extend(request_id, token_ids)  # type: ignore[arg-type]
+
+
+def naps_of(naps: DraftNaps, num_proposals: int) -> list[int]:
+    """Return how many steps each of a row of empty proposals was slept before."""
+    slept = []
+    for _ in range(num_proposals):
+        number = 0
+        while naps.sleep():
+            number += 1
+        slept.append(number)
+        assert naps.num_slept == number
+        naps.wake(0)
+    return slept
+
+
+def test_naps_grow_and_end_with_the_first_draft() -> None:
+    naps = DraftNaps()
+    assert naps_of(naps, 14) == [0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8]
+    naps.wake(3)
+    assert naps_of(naps, 5) == [0, 0, 0, 0, 1]
+    naps.restart()
+    assert naps_of(naps, 5) == [0, 0, 0, 0, 1]
+
+
+def test_a_text_that_repeats_nothing_is_seldom_looked_at() -> None:
+    drafter = Counting()
+    draft = make_draft(drafter)
+    text = list(range(5))
+    for token in range(5, 205):
+        text.append(token)
+        assert draft(np.array(text, np.intc)).size == 0
+    assert drafter.num_asked < 35
+    # No token is lost, and each step is counted, but for those that the book has not seen yet.
+    assert 190 <= drafter.num_told <= 200
+    assert draft.statistics.steps == draft.statistics.emitted == drafter.num_told
+
+
+@pytest.mark.parametrize("name", ["ngram", "suffix", "edit", "blend"])
+def test_a_repeat_is_noticed_within_a_nap(name: str) -> None:
+    draft = make_draft(create_drafter(name))  # type: ignore[arg-type]
+    text = list(range(5))
+    for token in [*range(5, 105), *range(40, 60)]:
+        text.append(token)
+        chain = draft(np.array(text, np.intc))
+        if chain.size:
+            break
+    assert chain.size and chain[0] == text[-1] + 1
+    assert 105 < len(text) <= 105 + 10
+
+
+def test_another_text_is_noticed_in_a_nap() -> None:
+    draft = make_draft(Counting())
+    text = list(range(5))
+    for token in range(5, 60):
+        text.append(token)
+        draft(np.array(text, np.intc))
+    other = [500, 501, 502, 503, 504, 505] * 3
+    assert draft(np.array(other, np.intc)).size > 0
+    assert draft.statistics.switched_off == 0

@@ -59,10 +59,19 @@ FREE = {
 
 
 def prompts() -> list[tuple[str, str, str]]:
-    """Return id, workload and text of each prompt; lists are continued, the others answered."""
+    """Return id, workload and text of each prompt; lists are continued, the others answered.
+
+    The workloads take turns, so that a measurement that is cut short has some of each.
+    """
     found = [(p.name, p.workload, _chat(p.text)) for p in DEMO_PROMPTS if p.workload != "chat"]
     found += [(name, "list", text) for name, text in LISTS.items()]
-    return found + [(name, "free text", _chat(text)) for name, text in FREE.items()]
+    found += [(name, "free text", _chat(text)) for name, text in FREE.items()]
+    turns: dict[str, int] = defaultdict(int)
+    ordered = []
+    for number, prompt in enumerate(found):
+        turns[prompt[1]] += 1
+        ordered.append((turns[prompt[1]], -number, prompt))  # free text first
+    return [prompt for _, _, prompt in sorted(ordered)]
 
 
 def _chat(text: str) -> str:

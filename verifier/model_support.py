@@ -93,11 +93,22 @@ def _check_attention(model: PreTrainedModel) -> None:
             f"{implementation!r}, which does not read an additive tree mask: call "
             f"model.set_attn_implementation('sdpa')"
         )
+    if implementation == FLEX_ATTENTION and not _has_flex_kernel(model):
+        raise ValueError(
+            f"expected attn_implementation {FLEX_ATTENTION!r} on a GPU only, got the device "
+            f"{model.device.type!r}, for which tree masks do not compile: call "
+            f"model.set_attn_implementation('sdpa')"
+        )
     if getattr(model.config, "alibi", False):
         raise ValueError(
             f"expected a model with explicit positions, got {type(model).__name__} with alibi, "
             f"which derives them from the mask"
         )
+
+
+def _has_flex_kernel(model: PreTrainedModel) -> bool:
+    # torch 2.13 generates no CPU code for a mask that reads several tensors.
+    return bool(model.device.type != "cpu")
 
 
 def _is_chunked(config: object) -> bool:

@@ -12,6 +12,7 @@ from transformers.integrations import flex_attention as integration
 
 import freedraft
 from freedraft import CandidateTree, GenerationResult
+from freedraft.verifier import model_support
 from freedraft.verifier.block_masks import block_mask
 from freedraft.verifier.layout import pack_trees
 from freedraft.verifier.masks import Slots, visible_keys
@@ -47,6 +48,7 @@ def test_same_keys_as_the_additive_mask(num_nodes: int, window: int | None, slot
 def without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run FlexAttention as plain operations: its compiled kernels know no float64."""
     monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    monkeypatch.setattr(model_support, "_has_flex_kernel", lambda model: True)
     monkeypatch.setattr(
         integration,
         "compile_friendly_flex_attention",
@@ -88,3 +90,10 @@ def test_same_tokens_as_with_sdpa(batch_size: int) -> None:
         texts.append(result.token_ids)
     assert texts[1] == texts[0]
     assert result.statistics.accepted > 5
+
+
+def test_refused_where_the_kernel_does_not_compile() -> None:
+    model = tiny_llama()
+    model.set_attn_implementation("flex_attention")
+    with pytest.raises(ValueError, match="on a GPU only, got the device 'cpu'"):
+        freedraft.generate(model, [1, 2, 3], max_new_tokens=3)

@@ -48,6 +48,8 @@ class TimedDrafter:
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._drafter, name)
+        if not callable(call):
+            return call
 
         def timed(*arguments: Any) -> Any:
             begin = time.perf_counter()

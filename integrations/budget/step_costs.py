@@ -120,11 +120,11 @@ class StepCosts:
             widths: any shape, at least 1; fractions for an average over the requests.
         """
         curve = self._curve(num_requests)
-        if curve.ratio is None:
-            # A width that was never tried gives way to a wider one that proved cheap.
-            ratio = np.exp(isotonic(curve.log_ratio, _LEAST_TRUST + curve.trust))
-            curve.ratio = ratio / ratio[0]
         ratio = curve.ratio
+        if ratio is None:
+            # A width that was never tried gives way to a wider one that proved cheap.
+            fitted = np.exp(isotonic(curve.log_ratio, _LEAST_TRUST + curve.trust))
+            ratio = curve.ratio = fitted / fitted[0]
         wanted = np.asarray(widths, np.float64)
         slope = (ratio[-1] - ratio[-2]) / (WIDTHS[-1] - WIDTHS[-2])
         beyond = slope * np.maximum(wanted - WIDTHS[-1], 0)

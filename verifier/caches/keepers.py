@@ -46,10 +46,12 @@ class LayerKeeper(Protocol):
     @property
     def max_depth(self) -> int | None:
         """Deepest node that the next step may hold, or ``None``."""
+        ...
 
     @property
     def num_slots(self) -> int:
         """Slots in use, which the step's columns follow."""
+        ...
 
     def begin(self, length: int) -> CacheLayerMixin:
         """Return what stands in the cache while a step runs.

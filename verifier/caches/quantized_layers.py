@@ -43,12 +43,13 @@ class QuantizedKeeper:
             self._step = StepLayer(None, None, length, False)
             return self._step
         # The layer's own update without new tokens would be the same sum of parts, but writes.
-        keys = layer._dequantize(layer._quantized_keys)  # type: ignore[no-untyped-call]
-        values = layer._dequantize(layer._quantized_values)  # type: ignore[no-untyped-call]
+        keys: Tensor = layer._dequantize(layer._quantized_keys)  # type: ignore[no-untyped-call]
+        values: Tensor = layer._dequantize(layer._quantized_values)  # type: ignore[no-untyped-call]
         if self._num_exact:
-            assert layer.keys is not None and layer.values is not None
-            keys = torch.cat([keys, layer.keys], dim=2)
-            values = torch.cat([values, layer.values], dim=2)
+            exact_keys, exact_values = layer.keys, layer.values
+            assert exact_keys is not None and exact_values is not None
+            keys = torch.cat([keys, exact_keys], dim=2)
+            values = torch.cat([values, exact_values], dim=2)
         self._step = StepLayer(keys, values, length, False)
         return self._step
 

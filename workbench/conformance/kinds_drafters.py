@@ -198,12 +198,14 @@ def check_long_prompts(name: str) -> None:
         for _ in range(200):  # what is indexed in slices catches up
             propose(drafter, "r")
         times = []
-        for place in range(length // 2, length // 2 + 200):
+        middle = length // 2
+        drafter.extend("r", text[middle : middle + 8])  # here the text begins to repeat itself
+        for place in range(middle + 8, middle + 208):
             drafter.extend("r", text[place : place + 1])
             begin = time.perf_counter()
-            tree = propose(drafter, "r")
+            first = propose(drafter, "r").token_ids[:1].tolist()
             times.append(time.perf_counter() - begin)
-        expect(f"first token behind {length}", int(text[place + 1]), int(tree.token_ids[0]))
+            expect(f"first token behind {length}", [int(text[place + 1])], first)
         medians.append(statistics.median(times))
     expect_true(
         f"expected about equal times at 1,000 and at 100,000 tokens, got a factor of "

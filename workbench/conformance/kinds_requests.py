@@ -32,6 +32,7 @@ def check_tenants(path: Path) -> None:
     for name in ("ngram", "suffix", "edit", "blend"):
         spy = SpyDrafter(create_drafter(name))
         told = path.run([Request(mine, LENGTH, namespace="one")], spy)[0].token_ids
+        heard: list[int] = []
         for _ in range(2):
             heard = path.run([Request(others, LENGTH, namespace="two")], spy)[0].token_ids
         _nothing_of(spy, "two", {*mine, *told} - {*others, *heard})

@@ -198,7 +198,7 @@ class _Leaves(StoppingCriteria):
             if count is not None
         }
 
-    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
         text = tuple(dropwhile(lambda token: token == 0, input_ids[0].tolist()))  # padding
         done = any(
             len(text) >= stop and text[: len(prompt)] == prompt

@@ -133,7 +133,7 @@ def _conversation(record: Record, place: str) -> list[LogRequest]:
     if fields["session"] is None:
         fields["session"] = place
     # Only the last answer came when the log says.
-    earlier = fields | {"finish": None}
+    earlier: Record = fields | {"finish": None}
     return [
         LogRequest(
             place,

@@ -90,8 +90,8 @@ def _completion_rows(value: dict[str, object], key: str, place: str) -> tuple[Lo
     rows: list[LogprobRow] = []
     for token, number, more in zip(tokens, numbers, others, strict=True):
         own = _token({"token": token}, key, place)
-        pairs = more.items() if isinstance(more, dict) else ()
-        named = ((_as_id(name), _number(value, key, place)) for name, value in pairs)
+        pairs: dict[str, object] = more if isinstance(more, dict) else {}
+        named = ((_as_id(name), _number(value, key, place)) for name, value in pairs.items())
         rows.append(
             ((own, _number(number, key, place)), *(pair for pair in named if pair[0] != own))
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-import types
 from array import array
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +20,7 @@ from vllm_fakes import FakeRunner, make_config, scheduler_step
 
 from freedraft.drafters import create_drafter
 from freedraft.integrations.budget import Calibration
+from freedraft.workbench.conformance.path_sglang import adapter_on_stand_in
 
 VOCAB = 64
 LONGEST = 7
@@ -83,26 +83,7 @@ class SglangHarness:
     """The worker on a stand-in of the one it derives from; the real one has tests of its own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        class NGRAMWorker:
-            def __init__(self, *_: object) -> None:
-                self.draft_token_num, self.topk = LONGEST + 1, 10
-                self.enable_overlap = False
-                self._prev_decode_rids: set[str] = set()
-                config = SimpleNamespace()
-                self.model_runner = SimpleNamespace(
-                    model_config=SimpleNamespace(
-                        context_len=MAX_CONTEXT, vocab_size=VOCAB, hf_config=config
-                    )
-                )
-
-        for name in ("sglang", "sglang.srt", "sglang.srt.speculative"):
-            module = types.ModuleType(name)
-            module.__path__ = []
-            monkeypatch.setitem(sys.modules, name, module)
-        worker_module: Any = types.ModuleType("sglang.srt.speculative.ngram_worker")
-        worker_module.NGRAMWorker = NGRAMWorker
-        monkeypatch.setitem(sys.modules, worker_module.__name__, worker_module)
-        adapter = fresh_import("sglang_adapter", monkeypatch)
+        adapter = adapter_on_stand_in(VOCAB, LONGEST + 1, MAX_CONTEXT)
         settings = json.dumps({"drafter": "ngram", "placeholder_ids": [PLACEHOLDER]})
         monkeypatch.setenv(adapter.CONFIG_VARIABLE, settings)
         self.worker = adapter.FreedraftWorker(None, 0, 0, None)

@@ -75,82 +75,15 @@ class Proposal:
     tree: CandidateTree
 
 
-class SpyDrafter:
-    """Passes everything on to another drafter and remembers what that one proposed."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        """Watch a drafter."""
-        self._drafter = drafter
-        self._namespaces: dict[RequestId, str] = {}
-        self.proposals: list[Proposal] = []
-
-    @property
-    def name(self) -> str:
-        """The watched drafter's name."""
-        return self._drafter.name
-
-    def start(
-        self,
-        request_id: RequestId,
-        prompt_ids: npt.ArrayLike,
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> None:
-        """Begin a request."""
-        self._namespaces[request_id] = namespace
-        self._drafter.start(request_id, prompt_ids, namespace)
-
-    def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
-        """Append committed tokens."""
-        self._drafter.extend(request_id, token_ids)
-
-    def propose(
-        self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
-    ) -> list[CandidateTree]:
-        """Return the watched drafter's trees."""
-        trees = self._drafter.propose(request_ids, max_nodes, max_depth)
-        self.proposals += [
-            Proposal(request, self._namespaces.get(request, ""), tree)
-            for request, tree in zip(request_ids, trees, strict=True)
-        ]
-        return trees
-
-    def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
-        """Pass on what the target said."""
-        self._drafter.observe(request_id, tree, feedback)
-
-    def truncate(self, request_id: RequestId, length: int) -> None:
-        """Forget the end of a request's text."""
-        self._drafter.truncate(request_id, length)
-
-    def stop(self, request_id: RequestId) -> None:
-        """End a request."""
-        self._drafter.stop(request_id)
-
-    def tokens(self, namespace: str) -> set[int]:
-        """Return every token that was proposed to requests of a namespace."""
-        found: set[int] = set()
-        for proposal in self.proposals:
-            if proposal.namespace == namespace:
-                found.update(proposal.tree.token_ids.tolist())
-        return found
-
-
-class SwitchDrafter:
-    """Stands where an engine keeps one drafter for its life, and passes on to whichever is set.
+class _PassingDrafter:
+    """Passes everything on to another drafter, where there is one.
 
     Attributes:
-        drafter: what proposes now; nothing is proposed while it is ``None``.
-        max_nodes: proposals are cut to it.
-        steps: drafted and accepted nodes of each request's verified drafts, by request.
+        drafter: what proposes.
     """
 
-    name = "switch"
-
-    def __init__(self) -> None:
-        """Begin without a drafter."""
-        self.drafter: Drafter | None = None
-        self.max_nodes = 0
-        self.steps: dict[RequestId, list[tuple[int, int]]] = {}
+    def __init__(self, drafter: Drafter | None) -> None:
+        self.drafter = drafter
 
     def start(
         self,
@@ -170,16 +103,13 @@ class SwitchDrafter:
     def propose(
         self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
     ) -> list[CandidateTree]:
-        """Return what the drafter of now proposes."""
-        most = min(max_nodes, self.max_nodes)
-        if self.drafter is None or most == 0:
+        """Return the drafter's trees."""
+        if self.drafter is None:
             return [CandidateTree.empty()] * len(request_ids)
-        return self.drafter.propose(request_ids, most, max_depth)
+        return self.drafter.propose(request_ids, max_nodes, max_depth)
 
     def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
-        """Note what was accepted, and pass it on."""
-        accepted = int(feedback.accepted.size)
-        self.steps.setdefault(request_id, []).append((tree.num_nodes, accepted))
+        """Pass on what the target said."""
         if self.drafter is not None:
             self.drafter.observe(request_id, tree, feedback)
 
@@ -192,6 +122,78 @@ class SwitchDrafter:
         """End a request."""
         if self.drafter is not None:
             self.drafter.stop(request_id)
+
+
+class SpyDrafter(_PassingDrafter):
+    """Passes everything on to another drafter and remembers what that one proposed."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        """Watch a drafter."""
+        super().__init__(drafter)
+        self.name = drafter.name
+        self._namespaces: dict[RequestId, str] = {}
+        self.proposals: list[Proposal] = []
+
+    def start(
+        self,
+        request_id: RequestId,
+        prompt_ids: npt.ArrayLike,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> None:
+        """Begin a request."""
+        self._namespaces[request_id] = namespace
+        super().start(request_id, prompt_ids, namespace)
+
+    def propose(
+        self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
+    ) -> list[CandidateTree]:
+        """Return the watched drafter's trees."""
+        trees = super().propose(request_ids, max_nodes, max_depth)
+        self.proposals += [
+            Proposal(request, self._namespaces.get(request, ""), tree)
+            for request, tree in zip(request_ids, trees, strict=True)
+        ]
+        return trees
+
+    def tokens(self, namespace: str) -> set[int]:
+        """Return every token that was proposed to requests of a namespace."""
+        found: set[int] = set()
+        for proposal in self.proposals:
+            if proposal.namespace == namespace:
+                found.update(proposal.tree.token_ids.tolist())
+        return found
+
+
+class SwitchDrafter(_PassingDrafter):
+    """Stands where an engine keeps one drafter for its life, and passes on to whichever is set.
+
+    Attributes:
+        max_nodes: proposals are cut to it.
+        steps: drafted and accepted nodes of each request's verified drafts, by request.
+    """
+
+    name = "switch"
+
+    def __init__(self) -> None:
+        """Begin without a drafter: nothing is proposed."""
+        super().__init__(None)
+        self.max_nodes = 0
+        self.steps: dict[RequestId, list[tuple[int, int]]] = {}
+
+    def propose(
+        self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
+    ) -> list[CandidateTree]:
+        """Return what the drafter of now proposes."""
+        most = min(max_nodes, self.max_nodes)
+        if most == 0:
+            return [CandidateTree.empty()] * len(request_ids)
+        return super().propose(request_ids, most, max_depth)
+
+    def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
+        """Note what was accepted, and pass it on."""
+        accepted = int(feedback.accepted.size)
+        self.steps.setdefault(request_id, []).append((tree.num_nodes, accepted))
+        super().observe(request_id, tree, feedback)
 
 
 class FaultyDrafter(AnswerDrafter):

@@ -15,10 +15,11 @@ from ...drafters import Drafter
 from ...integrations.generation import custom_generate, generate
 from ...integrations.generation.results import GenerationResult
 from ...integrations.statistics import StepReport
+from .alphabet import MAX_CONTEXT
 from .contract import Feature, Outcome, Request
 from .pattern import Pattern, rest_after
 from .recurrent import recurrent_models
-from .tiny import MAX_CONTEXT, character_tokenizer, random_model
+from .tiny import character_tokenizer, random_model
 
 _END_ID = 0
 

@@ -13,7 +13,8 @@ from unittest.mock import patch
 import numpy as np
 
 from ...drafters import CandidateTree, Drafter
-from .simulated import MAX_CONTEXT, Adapter, Running, SimulatedPath
+from .alphabet import MAX_CONTEXT
+from .simulated import Adapter, Running, SimulatedPath
 
 _ADAPTER = "freedraft.integrations.sglang_adapter"
 _BREADTH = 10
@@ -32,7 +33,7 @@ class SglangPath(SimulatedPath):
 class _Worker:
     def __init__(self, drafter: Drafter, vocab_size: int, max_nodes: int) -> None:
         self._num_slots = max_nodes + 1
-        adapter = _adapter_on_stand_in(vocab_size, self._num_slots)
+        adapter = adapter_on_stand_in(vocab_size, self._num_slots, MAX_CONTEXT)
         with (
             patch.object(adapter, "create_engine_drafter", lambda *_: drafter),
             patch.dict("os.environ", {adapter.CONFIG_VARIABLE: ""}),
@@ -62,8 +63,14 @@ class _Worker:
         return self._num_off > before
 
 
-def _adapter_on_stand_in(vocab_size: int, num_slots: int) -> Any:
-    """Return a fresh import of the adapter whose base class needs neither engine nor device."""
+def adapter_on_stand_in(vocab_size: int, num_slots: int, max_context: int) -> Any:
+    """Return a fresh import of the adapter whose base class needs neither engine nor device.
+
+    Args:
+        vocab_size: of the model that is not there.
+        num_slots: tokens of a request that one step verifies.
+        max_context: of the model.
+    """
 
     class NGRAMWorker:
         def __init__(self, *_: object) -> None:
@@ -71,7 +78,7 @@ def _adapter_on_stand_in(vocab_size: int, num_slots: int) -> Any:
             self.enable_overlap = False
             self._prev_decode_rids: set[str] = set()
             model = SimpleNamespace(
-                context_len=MAX_CONTEXT, vocab_size=vocab_size, hf_config=SimpleNamespace()
+                context_len=max_context, vocab_size=vocab_size, hf_config=SimpleNamespace()
             )
             self.model_runner = SimpleNamespace(model_config=model)
 

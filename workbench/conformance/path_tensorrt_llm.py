@@ -8,7 +8,8 @@ from unittest.mock import patch
 
 from ...drafters import CandidateTree, Drafter
 from ...integrations import tensorrt_llm_chains
-from .simulated import MAX_CONTEXT, Adapter, Running, SimulatedPath
+from .alphabet import MAX_CONTEXT
+from .simulated import Adapter, Running, SimulatedPath
 
 
 class TensorRtLlmPath(SimulatedPath):

@@ -8,9 +8,9 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from ...drafters import Drafter, create_drafter
+from .alphabet import MAX_CONTEXT
 from .contract import Feature, Outcome, Request, Skipped
 
-_MAX_CONTEXT = 384
 _MOST_NODES = 8
 _SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -50,7 +50,7 @@ class VllmPath:
             dtype="float32",
             enforce_eager=True,
             max_num_seqs=16,
-            max_model_len=_MAX_CONTEXT,
+            max_model_len=MAX_CONTEXT,
             enable_prefix_caching=True,
             disable_log_stats=True,
             speculative_config={
@@ -66,7 +66,7 @@ class VllmPath:
         self._tokenizer: Any = self._llm.get_tokenizer()
         self._num_runs = 0
         self.vocab_size = int(self._llm.model_config.get_vocab_size())
-        self.max_context = _MAX_CONTEXT
+        self.max_context = MAX_CONTEXT
         refused = "vLLM refuses it beside speculation"
         self.missing = {
             Feature.MIN_P: refused,

@@ -11,7 +11,7 @@ from transformers import (
     Qwen3NextForCausalLM,
 )
 
-from .tiny import MAX_CONTEXT
+from .alphabet import MAX_CONTEXT
 
 
 def recurrent_models(vocab_size: int) -> dict[str, PreTrainedModel]:

@@ -6,17 +6,15 @@ sampling) is not checked with it, because it would be this module that was check
 
 from __future__ import annotations
 
-import string
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...drafters import CandidateTree, Drafter, create_drafter
 from ...verifier.walk import walk
+from .alphabet import CHARACTERS, MAX_CONTEXT
 from .contract import Feature, Outcome, Request
 
-CHARACTERS = string.ascii_lowercase + string.digits + " .,:;!?()[]{}\"'-+*/=\n"
-MAX_CONTEXT = 384
 _ENGINES_PART = "the engine's own part: an adapter only proposes"
 ENGINES_PART = {
     feature: _ENGINES_PART
@@ -166,7 +164,7 @@ def next_token(token_ids: Sequence[int]) -> int:
     last = token_ids[-1]
     before = token_ids[-2] if len(token_ids) > 1 else 7
     odd = len(token_ids) % 11 == 0
-    return 1 + (31 * last + 17 * before + 5 * odd) % 23 % len(CHARACTERS)
+    return 1 + (31 * last + 17 * before + 5 * odd) % 23
 
 
 def _verify(running: Running) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import string
-
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from .alphabet import CHARACTERS, MAX_CONTEXT
+
 END = "<end>"
-CHARACTERS = string.ascii_lowercase + string.digits + " .,:;!?()[]{}\"'-+*/=\n"
-MAX_CONTEXT = 384
 
 
 def character_tokenizer() -> PreTrainedTokenizerFast:

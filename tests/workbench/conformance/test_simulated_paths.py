@@ -10,12 +10,12 @@ import pytest
 
 from freedraft import CandidateTree, Drafter
 from freedraft.workbench.conformance import runner
+from freedraft.workbench.conformance.alphabet import MAX_CONTEXT
 from freedraft.workbench.conformance.contract import Request, Skipped
 from freedraft.workbench.conformance.path_sglang import SglangPath
 from freedraft.workbench.conformance.path_tensorrt_llm import TensorRtLlmPath
 from freedraft.workbench.conformance.paths import NEED_MODEL, make_path
 from freedraft.workbench.conformance.simulated import (
-    MAX_CONTEXT,
     Adapter,
     Running,
     SimulatedPath,

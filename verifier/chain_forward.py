@@ -19,6 +19,7 @@ from transformers.cache_utils import Cache
 from transformers.utils.generic import ModelOutput
 
 from ..drafters import ROOT, CandidateTree
+from .device.batched_walk import BatchedWalk
 from .recurrent_state import Snapshot, check_snapshot
 from .replay_check import check_replay
 
@@ -156,6 +157,9 @@ class ChainForward:
                 for o, t in zip(outputs, trees, strict=True)
             ]
         )
+
+    def move(self, walk: BatchedWalk) -> None:
+        """Do nothing: a state is brought back, not moved; see :meth:`commit`."""
 
     def commit(self, accepted: Sequence[Sequence[int]]) -> None:
         """Keep the root and the accepted nodes of each row; see :meth:`.TreeForward.commit`."""

@@ -11,6 +11,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..drafters import CandidateTree
+from .device.batched_walk import (
+    MAX_NODES,
+    ancestor_words,
+    column_depths,
+    stack_trees,
+    unpack_ancestors,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,8 @@ def pack_trees(
         device: where the tensors are put.
     """
     width = 1 + max(tree.num_nodes for tree in trees)
+    if torch.device(device).type != "cpu" and width <= MAX_NODES + 1:
+        return unfold_on_device(trees, root_ids, width, device)
     input_ids = np.zeros((len(trees), width), np.int64)
     depths = np.zeros((len(trees), width), np.int64)
     visible = np.zeros((len(trees), width, width), np.bool_)
@@ -69,5 +78,31 @@ def pack_trees(
         torch.from_numpy(input_ids).to(device),
         torch.from_numpy(depths).to(device),
         torch.from_numpy(visible).to(device),
+        [tree.num_nodes for tree in trees],
+    )
+
+
+def unfold_on_device(
+    trees: Sequence[CandidateTree],
+    root_ids: Sequence[int],
+    width: int,
+    device: torch.device | str,
+) -> TreeBatch:
+    """Return what :func:`pack_trees` does, from one small copy: the masks are made on the device.
+
+    On a CPU that takes longer than to fill them in one by one.
+
+    Args:
+        trees: one tree a row, at most :data:`.device.batched_walk.MAX_NODES` nodes.
+        root_ids: last committed token of each row.
+        width: columns of the batch.
+        device: where the tensors are put.
+    """
+    stacked = stack_trees(trees, root_ids, width, device)
+    visible = unpack_ancestors(ancestor_words(stacked.parents), stacked.parents)
+    return TreeBatch(
+        stacked.token_ids,
+        column_depths(stacked.parents),
+        visible,
         [tree.num_nodes for tree in trees],
     )

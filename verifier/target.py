@@ -12,6 +12,7 @@ from transformers.generation.configuration_utils import CompileConfig
 
 from ..drafters import CandidateTree
 from .chain_forward import ChainForward
+from .device.batched_walk import BatchedWalk
 from .recurrent_state import has_recurrent_state
 from .tree_forward import TreeForward
 
@@ -33,6 +34,8 @@ class Target(Protocol):
     def fit(self, trees: Sequence[CandidateTree]) -> list[CandidateTree]: ...
 
     def forward(self, trees: Sequence[CandidateTree], root_ids: Sequence[int]) -> Tensor: ...
+
+    def move(self, walk: BatchedWalk) -> None: ...
 
     def commit(self, accepted: Sequence[Sequence[int]]) -> None: ...
 

@@ -18,7 +18,8 @@ from .block_masks import FLEX_ATTENTION, block_mask
 from .caches import KeptColumns, LayerKeeper, keepers_of
 from .compiled_steps import columns_that_fit, compiled_call
 from .cpu.contiguous_cache import ContiguousCache
-from .device.batched_walk import bucket_width
+from .device.batched_walk import BatchedWalk, bucket_width
+from .device.operations import device_operations
 from .layout import TreeBatch, pack_trees
 from .masks import Slots, additive_mask, tree_positions
 from .model_support import plan_masks
@@ -63,6 +64,7 @@ class TreeForward:
         """
         self._model = model
         self._plan = plan_masks(model)
+        self._operations = device_operations(model.device)
         # Sliding layers too keep all their slots, so that they can be cut back; the window then
         # lives in the mask.
         self.cache: Cache = ContiguousCache(capacity) if cache is None else cache
@@ -76,6 +78,7 @@ class TreeForward:
         self.context_lengths: list[int] = []
         self._num_slots = 0  # in use before the running step; a drafter may have moved them
         self._width = 0  # columns of the running step
+        self._are_moved = False  # what the running step keeps, on the device
         self._call: Callable[..., ModelOutput] = model
         self._is_compiled = compile_config is not None
         if compile_config is not None:
@@ -172,7 +175,7 @@ class TreeForward:
             batch = batch.widened(bucket_width(batch.width))
         self._width = batch.width
         self._num_slots = int(self.cache.get_seq_length())
-        lengths = torch.tensor(self.context_lengths, device=device)
+        lengths = self._lengths()
         masks = self._masks(batch, lengths)
         with self._step_layers(self._num_slots):
             output: ModelOutput = self._call(
@@ -187,11 +190,33 @@ class TreeForward:
         logits: Tensor = output["logits"]
         return logits
 
+    def move(self, walk: BatchedWalk) -> None:
+        """Move the columns of a walk to where they stay, on the device; wait for nothing.
+
+        Layers that are not kept in place are left to :meth:`commit`, which follows in any case.
+
+        Args:
+            walk: of the running step, on the model's device.
+        """
+        if self._width == 1 and min(self.context_lengths) == self._num_slots:
+            return  # nothing was drafted, and what ran stands where it stays
+        states = [state for keeper in self._keepers for state in keeper.states() or ()]
+        lengths = self._lengths()
+        forms: dict[object, list[Tensor]] = {}  # one launch for all tensors of one form
+        for state in states:
+            forms.setdefault((state.shape, state.stride(), state.dtype), []).append(state)
+        for alike in forms.values():
+            self._operations.compact_cache(
+                alike, walk.columns, walk.lengths + 1, lengths, self._num_slots
+            )
+        self._are_moved = True
+
     def commit(self, accepted: Sequence[Sequence[int]]) -> None:
         """Keep the root and the accepted nodes of each row in the cache and drop the others.
 
         Args:
-            accepted: node indices of each row, from the root's child down.
+            accepted: node indices of each row, from the root's child down; after :meth:`move`, the
+                walk's own, or the beginning of its path.
         """
         columns = [[0, *(node + 1 for node in path)] for path in accepted]
         self._keep(self.context_lengths, columns)
@@ -231,7 +256,8 @@ class TreeForward:
         return Slots(self._num_slots, num_unused=unused)
 
     def _keep(self, lengths: Sequence[int], columns: Sequence[Sequence[int]]) -> None:
-        kept = KeptColumns(lengths, self._num_slots, self._width, columns)
+        kept = KeptColumns(lengths, self._num_slots, self._width, columns, self._are_moved)
+        self._are_moved = False
         for keeper in self._keepers:
             keeper.keep(kept)
         self.context_lengths = kept.new_lengths
@@ -246,6 +272,9 @@ class TreeForward:
             yield
         finally:
             self.cache.layers[: len(own)] = own
+
+    def _lengths(self) -> Tensor:
+        return torch.tensor(self.context_lengths).to(self._model.device, non_blocking=True)
 
     def _take_hidden_states(self, output: ModelOutput) -> None:
         if self._options:

@@ -7,19 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ...drafters import CandidateTree, RequestId
-from ...verifier import Target, WalkResult, walk
-from ...verifier.block_verification import verify_block
-from ...verifier.rejection import PositionChance, TreeDraft, verify_by_rejection
+from ...verifier import Target
 from ...verifier.tree_growth import TreeGrowth
 from ..budget import PooledBudget
 from ..draft_guard import DraftGuard
 from ..statistics import GenerationStatistics, StepReport
 from .decode_row import DecodeRow
+from .device_walk import DeviceWalk, device_row_walks
 from .feedback import make_feedback
+from .row_walk import RowWalk, host_walks
 
 
 class DecodeLoop:
@@ -39,6 +38,7 @@ class DecodeLoop:
         max_nodes: int,
         on_step: Callable[[StepReport], None] | None = None,
         lent: TreeGrowth | None = None,
+        device_walk: DeviceWalk | None = None,
     ) -> None:
         """Put the parts together.
 
@@ -49,9 +49,12 @@ class DecodeLoop:
             max_nodes: most nodes of one row's tree.
             on_step: called with each row's part in each step.
             lent: the target once more, for drafters that draft with it.
+            device_walk: walks all rows at once, where each of them allows it; ``None`` walks row
+                by row on the host.
         """
         self._target = target
         self._lent = lent
+        self._device_walk = device_walk
         self._guard = guard
         self._budget = budget
         self._max_nodes = max_nodes
@@ -87,7 +90,8 @@ class DecodeLoop:
                 if self._lent is not None:
                     self._lent.request_ids = [ids[row.index] for row in rows]
                     self._guard.lend_target(self._lent.request_ids, self._lent)
-            self._finish_step(rows, [CandidateTree.empty()] * len(rows), logits[:, None], ids)
+            trees = [CandidateTree.empty()] * len(rows)
+            self._finish_step(rows, trees, logits[:, None], ids, is_prefill=True)
             self._record_prompts(rows, prompts)
             active = self._drop_finished(rows, ids)
             while active:
@@ -152,17 +156,16 @@ class DecodeLoop:
         trees: Sequence[CandidateTree],
         logits: Tensor,
         ids: dict[int, RequestId],
+        is_prefill: bool = False,
     ) -> list[list[int]]:
         """Walk each row's tree; return the nodes whose keys and values stay."""
         kept: list[list[int]] = []
-        # Plain decoding in transformers rounds to float32 before it chooses; so do we.
-        rounded = logits.float() if logits.dtype == torch.float64 else logits
-        choices = rounded.argmax(-1).tolist()
-        num_top_ids = self._guard.num_top_ids
+        num_top_ids = min(self._guard.num_top_ids, logits.shape[-1])
         if self._budget is not None and not self._budget.takes_chances(len(rows)):
             num_top_ids = 0  # what they lead to would not be verified
-        for row, tree, row_logits, row_choices in zip(rows, trees, logits, choices, strict=True):
-            result = _verify(row, tree, row_logits, row_choices)
+        walks = self._walks(rows, trees, logits, num_top_ids, is_prefill)
+        for row, tree, row_walk in zip(rows, trees, walks, strict=True):
+            result = row_walk.emit()
             report = StepReport(
                 row.index, tuple(result.token_ids), len(result.accepted), tree.num_nodes
             )
@@ -173,14 +176,30 @@ class DecodeLoop:
                 self._budget.record_outcome(row.index, tree, len(result.accepted), result.token_ids)
             asleep = self._budget is not None and self._budget.sleeps(row.index)
             with self._draft_clock():
-                feedback = make_feedback(
-                    tree, result, row_choices, row_logits, 0 if asleep else num_top_ids
-                )
+                top_ids = row_walk.top_ids(num_top_ids) if num_top_ids and not asleep else None
+                feedback = make_feedback(result, row_walk.choices, top_ids)
                 self._guard.observe(ids[row.index], tree, feedback)
                 self._guard.extend(ids[row.index], feedback.token_ids)
             if self._on_step is not None:
                 self._on_step(report)
         return kept
+
+    def _walks(
+        self,
+        rows: Sequence[DecodeRow],
+        trees: Sequence[CandidateTree],
+        logits: Tensor,
+        num_top_ids: int,
+        is_prefill: bool,
+    ) -> Sequence[RowWalk]:
+        """Return each row's part in a step, decided on the device where that is possible."""
+        device_walk = self._device_walk
+        if device_walk is None or not device_walk.serves(rows, trees):
+            return host_walks(rows, trees, logits)
+        step = device_walk.launch(rows, trees, logits, num_top_ids)
+        if not is_prefill:
+            self._target.move(step.walk)  # queued before the host waits for the walk
+        return device_row_walks(rows, trees, step)
 
     def _record_prompts(self, rows: Sequence[DecodeRow], prompts: Sequence[Sequence[int]]) -> None:
         for index, layers in enumerate(zip(*self._target.hidden_states, strict=True)):
@@ -214,30 +233,3 @@ class DecodeLoop:
         begin = time.perf_counter()
         yield
         self.statistics.draft_seconds += time.perf_counter() - begin
-
-
-def _verify(row: DecodeRow, tree: CandidateTree, logits: Tensor, choices: list[int]) -> WalkResult:
-    """Emit one step's tokens by the rule that fits the draft and the row."""
-    if tree.draft_probs is None or row.key is None:
-        # A greedy target is a point mass, for which the walk is exact however a draft was made.
-        return walk(tree, _chooser(row, logits, choices), lambda token, _: row.emit(token))
-    chance = PositionChance(row.key, row.position)
-    if tree.is_chain and row.reads_no_history:
-        return verify_block(
-            TreeDraft(tree),
-            lambda node: row.peek_probs(logits[node + 1]),
-            chance,
-            lambda token, node: row.emit_after(token, logits[node + 1]),
-        )
-    return verify_by_rejection(
-        TreeDraft(tree),
-        lambda node: row.target_probs(logits[node + 1]),
-        chance,
-        lambda token, _: row.emit(token),
-    )
-
-
-def _chooser(row: DecodeRow, logits: Tensor, choices: list[int]) -> Callable[[int], int]:
-    if row.takes_argmax:
-        return lambda node: choices[node + 1]
-    return lambda node: row.choose(logits[node + 1])

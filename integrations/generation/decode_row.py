@@ -174,8 +174,13 @@ class DecodeRow:
             self._process(logits)
         return self.emit(token)
 
-    def emit(self, token: int) -> bool:
+    def emit(self, token: int, logprob: float | None = None) -> bool:
         """Commit one token and say whether the row goes on.
+
+        Args:
+            token: the target's token.
+            logprob: under the raw logits, where it was not chosen from the row that was processed
+                last.
 
         Raises:
             IllegalTokenError: the row's grammar forbids the token.
@@ -183,7 +188,9 @@ class DecodeRow:
         if self.grammar is not None:
             commit_token(self.grammar, token)
         if self.recording.logprobs:
-            self.logprobs.append(float(torch.log_softmax(self._raw[0], -1)[token]))
+            if logprob is None:
+                logprob = float(torch.log_softmax(self._raw[0], -1)[token])
+            self.logprobs.append(logprob)
         self.history[0, self.length] = token
         self.length += 1
         self.token_ids.append(token)

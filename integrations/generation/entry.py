@@ -54,10 +54,12 @@ from .prompt_input import (
 from .results import GenerationResult, padded_sequences
 from .setup import (
     GrammarOfRow,
+    WalkPlace,
     check_model_kwargs,
     check_options,
     make_rows,
     noise_keys,
+    open_device_walk,
     stop_rules,
     usable_cache,
 )
@@ -94,6 +96,7 @@ def generate(
     stopping_criteria: StoppingCriteriaList | None = None,
     streamer: Streamer | None = None,
     on_step: Callable[[StepReport], None] | None = None,
+    walk_on: WalkPlace = "auto",
     return_dict: Literal[True],
     **options: Any,
 ) -> GenerationResult: ...
@@ -118,6 +121,7 @@ def generate(
     stopping_criteria: StoppingCriteriaList | None = None,
     streamer: Streamer | None = None,
     on_step: Callable[[StepReport], None] | None = None,
+    walk_on: WalkPlace = "auto",
     return_dict: Literal[False] = False,
     **options: Any,
 ) -> Tensor | GenerationResult: ...
@@ -141,6 +145,7 @@ def generate(
     stopping_criteria: StoppingCriteriaList | None = None,
     streamer: Streamer | None = None,
     on_step: Callable[[StepReport], None] | None = None,
+    walk_on: WalkPlace = "auto",
     return_dict: bool = False,
     **options: Any,
 ) -> Tensor | GenerationResult:
@@ -171,6 +176,10 @@ def generate(
         stopping_criteria: further criteria, called once a token.
         streamer: as for ``model.generate``; batch of one.
         on_step: called with each row's part in each step.
+        walk_on: where the target's tokens are chosen and the trees are walked: ``"auto"`` is on the
+            device of the logits, all rows at once and without waiting, where that is not a CPU and
+            the options allow it, and else row by row on the host; ``"host"`` or ``"device"`` force
+            one of them.
         return_dict: return a :class:`GenerationResult`; ``return_dict_in_generate=True`` does too.
         **options: options of transformers' ``GenerationConfig`` (``max_new_tokens``,
             ``do_sample``, ``temperature``, ``eos_token_id``, ``stop_strings``, ...) and
@@ -223,6 +232,7 @@ def generate(
         grammar=grammar,
         token_streamer=streamer,
         on_step=on_step,
+        walk_on=walk_on,
         **options,
     )
     if isinstance(result, GenerationResult) and tokenizer is not None:
@@ -247,6 +257,7 @@ def custom_generate(
     prediction: Sequence[int] | None = None,
     grammar: GrammarOfRow | None = None,
     on_step: Callable[[StepReport], None] | None = None,
+    walk_on: WalkPlace = "auto",
     token_streamer: Streamer | None = None,
     **model_kwargs: Any,
 ) -> Tensor | GenerationResult:
@@ -254,7 +265,7 @@ def custom_generate(
 
     transformers prepares the configuration, the processors and the criteria, and calls this in the
     place of its own loop. ``drafter``, ``max_nodes``, ``cost_gate``, ``calibration``, ``seed``,
-    ``namespace``, ``prediction`` (token ids), ``grammar`` and ``on_step`` are given to
+    ``namespace``, ``prediction`` (token ids), ``grammar``, ``on_step`` and ``walk_on`` are given to
     ``model.generate`` by name, with the meaning they have in :func:`generate`.
 
     Returns:
@@ -313,6 +324,7 @@ def custom_generate(
         max_nodes,
         report,
         TreeGrowth(model, target) if isinstance(target, TreeForward) else None,
+        open_device_walk(model, rows, walk_on),
     )
     loop.run(rows, prompts, namespace, prediction)
     if streamer is not None:

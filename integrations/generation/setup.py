@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from transformers import (
     GenerationConfig,
     LogitsProcessorList,
+    PreTrainedModel,
     StoppingCriteria,
     StoppingCriteriaList,
 )
@@ -23,10 +24,14 @@ from transformers.generation.stopping_criteria import (
 
 from ...verifier import GrammarState, NoiseKey
 from .decode_row import DecodeRow, Recording, StopRules
+from .device_walk import DeviceWalk, obstacle
 from .row_processors import processors_for_row
 
 GrammarOfRow = Callable[[int], GrammarState]
 """Given a row's index, a fresh state of the grammar that its text must keep to."""
+
+WalkPlace = Literal["auto", "host", "device"]
+"""Where trees are walked: see :func:`open_device_walk`."""
 
 
 def check_options(
@@ -149,4 +154,40 @@ def make_rows(
                 None if grammar is None else grammar(index),
             )
         )
+        if rows[-1].reads_no_history and not rules.criteria:
+            # Written token by token, it is cheaper where nobody has to wait for a launch.
+            rows[-1].history = history.cpu()
     return rows
+
+
+def open_device_walk(
+    model: PreTrainedModel, rows: Sequence[DecodeRow], walk_on: WalkPlace
+) -> DeviceWalk | None:
+    """Return what walks all rows at once, or ``None`` where each is walked on the host.
+
+    Args:
+        model: the target.
+        rows: of the generation.
+        walk_on: ``"device"`` where the logits lie; ``"host"`` row by row; ``"auto"`` on the device
+            where that is not a CPU and no row needs the host.
+
+    Raises:
+        ValueError: another place, or ``"device"`` where a row needs the host or the model lies on
+            several devices.
+    """
+    if walk_on not in get_args(WalkPlace):
+        places = ", ".join(map(repr, get_args(WalkPlace)))
+        raise ValueError(f"expected walk_on among {places}, got {walk_on!r}")
+    if walk_on == "host" or (walk_on == "auto" and model.device.type == "cpu"):
+        return None
+    found = next(filter(None, map(obstacle, rows)), None)
+    if found is None and len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
+        found = "a model on several devices"
+    if found is None:
+        return DeviceWalk(model.device)
+    if walk_on == "device":
+        raise ValueError(
+            f"expected greedy choice, or temperature, top_k, top_p and min_p alone, with "
+            f"walk_on='device', got {found}: leave walk_on at 'auto'"
+        )
+    return None

@@ -53,6 +53,15 @@ class LayerKeeper(Protocol):
         """Slots in use, which the step's columns follow."""
         ...
 
+    def states(self) -> tuple[Tensor, Tensor] | None:
+        """Return what :meth:`keep` moves in place, or ``None`` where it does something else.
+
+        Returns:
+            Keys and values, ``(num_rows, num_heads, capacity, head_size)``, the step's columns
+            behind the slots in use.
+        """
+        ...
+
     def begin(self, length: int) -> CacheLayerMixin:
         """Return what stands in the cache while a step runs.
 

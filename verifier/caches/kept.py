@@ -17,6 +17,8 @@ class KeptColumns:
         new_lengths: the same after it.
         num_slots: slots in use before the step, in layers that keep every token.
         width: columns of the step.
+        are_moved: whether what stays has been moved in place already, in layers that tell their
+            states; the rest of what keeping means is left to do.
     """
 
     def __init__(
@@ -25,6 +27,7 @@ class KeptColumns:
         num_slots: int,
         width: int,
         columns: Sequence[Sequence[int]],
+        are_moved: bool = False,
     ) -> None:
         """Take the plan in.
 
@@ -33,11 +36,13 @@ class KeptColumns:
             num_slots: slots in use before the step, in layers that keep every token.
             width: columns of the step.
             columns: of each row, the columns that stay, increasing along the path, root first.
+            are_moved: see above.
         """
         self.lengths = list(lengths)
         self.new_lengths = [n + len(path) for n, path in zip(lengths, columns, strict=True)]
         self.num_slots = num_slots
         self.width = width
+        self.are_moved = are_moved
         self._columns = [np.asarray(path, np.int64) for path in columns]
         self._moves: dict[torch.device, Tensor] = {}
         self._windows: dict[tuple[torch.device, int, int], Tensor] = {}

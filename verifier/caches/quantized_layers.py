@@ -37,6 +37,9 @@ class QuantizedKeeper:
     def num_slots(self) -> int:
         return self._layer.get_seq_length()
 
+    def states(self) -> tuple[Tensor, Tensor] | None:
+        return None
+
     def begin(self, length: int) -> CacheLayerMixin:
         layer = self._layer
         if not layer.is_initialized:

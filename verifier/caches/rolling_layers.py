@@ -45,6 +45,9 @@ class RollingKeeper:
         held = _held(self._layer)
         return 0 if held is None else held[0].shape[2]
 
+    def states(self) -> tuple[Tensor, Tensor] | None:
+        return None
+
     def begin(self, length: int) -> CacheLayerMixin:
         keys, values = _held(self._layer) or (None, None)
         self._step = StepLayer(keys, values, length, True)
@@ -95,6 +98,9 @@ class StaticRollingKeeper:
     @property
     def num_slots(self) -> int:
         return min(self._layer.cumulative_length_int, self.window - 1)
+
+    def states(self) -> tuple[Tensor, Tensor] | None:
+        return None
 
     def begin(self, length: int) -> CacheLayerMixin:
         layer = self._layer

@@ -30,6 +30,10 @@ class SlotKeeper:
     def num_slots(self) -> int:
         return self._layer.get_seq_length()
 
+    def states(self) -> tuple[Tensor, Tensor] | None:
+        assert self._layer.keys is not None and self._layer.values is not None
+        return self._layer.keys, self._layer.values
+
     def begin(self, length: int) -> CacheLayerMixin:
         return self._layer
 
@@ -69,6 +73,10 @@ class StaticKeeper:
     def num_slots(self) -> int:
         return int(self._layer.get_seq_length())
 
+    def states(self) -> tuple[Tensor, Tensor] | None:
+        assert self._layer.keys is not None and self._layer.values is not None
+        return self._layer.keys, self._layer.values
+
     def begin(self, length: int) -> CacheLayerMixin:
         return self._layer
 
@@ -95,10 +103,13 @@ class Fp8Keeper(SlotKeeper):
         super().__init__(layer)
         self._fp8 = layer
 
+    def states(self) -> tuple[Tensor, Tensor] | None:
+        keys, values = self._fp8._quantized_keys[0], self._fp8._quantized_values[0]
+        return keys.view(torch.uint8), values.view(torch.uint8)  # few operations know the floats
+
     def keep(self, kept: KeptColumns) -> None:
-        for name in ("_quantized_keys", "_quantized_values"):
-            states, _ = getattr(self._fp8, name)
-            move_slots(states.view(torch.uint8), kept)  # few operations know the 8-bit floats
+        for states in self.states() or ():
+            move_slots(states, kept)
         self._crop(kept.num_dropped)
 
     def select(self, rows: Tensor, num_dropped: int) -> None:
@@ -123,6 +134,8 @@ def move_slots(states: Tensor, kept: KeptColumns) -> None:
         states: ``(num_rows, num_heads, capacity, head_size)``, mutated.
         kept: what stays.
     """
+    if kept.are_moved:
+        return
     row, source, target = kept.moves(states.device)
     if row.numel():
         # Advanced indexing copies before it writes, so overlapping moves are safe.

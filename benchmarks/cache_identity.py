@@ -26,11 +26,10 @@ import transformers
 from transformers import PreTrainedModel, QuantizedCache
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
-sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / "verifier")]
 
 from cache_kinds import KINDS, Options, count_differences  # noqa: E402
 from recurrent_models import build_recurrent  # noqa: E402
-from test_architectures import NAMES, build  # noqa: E402
+from tiny_architectures import NAMES, build  # noqa: E402
 
 RECURRENT = ("qwen3_next", "lfm2", "mamba2", "falcon_h1")
 

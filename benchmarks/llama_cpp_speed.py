@@ -40,14 +40,25 @@ KEYS = ("decode", "decode_cpu", "total")  # wall, processor, and wall with the p
 PLAIN, LOOKUP, FREEDRAFT = "no draft", "prompt lookup", "freedraft"
 LAST_ONLY = "no draft, last logits only"
 N_CTX = 1024
+MORE_PROMPTS = Path(__file__).with_name("vllm_prompts.jsonl")
+NUM_MORE = 3  # edits and questions about a text of that file, beside the demo's
 
 _ITEMS = ("apples", "bread", "coffee", "dates", "eggs", "flour", "grapes", "honey", "ice", "jam")
 _ROWS = "".join(f"- {item}: {7 * number + 3} pieces\n" for number, item in enumerate(_ITEMS))
 _STEPS = "".join(f"Step {n}: open box {n}, check label {n}, close box {n}.\n" for n in range(1, 9))
+_TABLE = "id,name,unit,price\n" + "".join(f"{n},bolt M{n},piece,0.{n}0\n" for n in range(1, 9))
+_MONTHS = (
+    "January, February, March, April, May, June, July, August, September, October, November, "
+    "December. "
+)
+_COLOURS = "red, orange, yellow, green, blue, indigo, violet, white, black, brown\n"
+# Most end amid a repetition, or the model takes the text for finished.
 LISTS = {
     "list1": f"Monday\n{_ROWS}\nTuesday\n{_ROWS}\nWednesday\n{_ROWS}\nThursday\n",
-    "list2": f"{_STEPS}\n{_STEPS}\n{_STEPS}\n",
-    "list3": "red, orange, yellow, green, blue, indigo, violet, white, black, brown\n" * 6,
+    "list2": f"{_STEPS}\n{_STEPS}\n{_STEPS}\nStep 1: open box 1,",
+    "list3": f"{_COLOURS * 6}red, orange,",
+    "list4": f"{_MONTHS * 3}January,",
+    "list5": f"{_TABLE}\n{_TABLE}\nid,name,unit,price\n",
 }
 FREE = {
     "free1": "Write a short story about a lighthouse keeper who finds a strange bottle.",
@@ -64,6 +75,13 @@ def prompts() -> list[tuple[str, str, str]]:
     The workloads take turns, so that a measurement that is cut short has some of each.
     """
     found = [(p.name, p.workload, _chat(p.text)) for p in DEMO_PROMPTS if p.workload != "chat"]
+    taken: dict[str, int] = defaultdict(int)
+    for line in MORE_PROMPTS.read_text().splitlines():
+        row = json.loads(line)
+        taken[row["workload"]] += 1
+        if row["workload"] != "chat" and taken[row["workload"]] <= NUM_MORE:
+            name = f"more_{row['id']}"
+            found.append((name, row["workload"], _chat(row["prompt"])))
     found += [(name, "list", text) for name, text in LISTS.items()]
     found += [(name, "free text", _chat(text)) for name, text in FREE.items()]
     turns: dict[str, int] = defaultdict(int)
@@ -190,7 +208,7 @@ def main() -> None:
     parser.add_argument("--gguf", required=True)
     parser.add_argument("--quantization", required=True, help="how the file is quantized")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--json", type=Path, required=True)

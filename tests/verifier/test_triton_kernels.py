@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,10 @@ if DEVICE.type == "cpu" and "triton" not in sys.modules:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is first imported
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from tiny_models import RandomTreeDrafter, tiny_llama  # noqa: E402
+
+import freedraft  # noqa: E402
+from freedraft import GenerationResult  # noqa: E402
 from freedraft.drafters import CandidateTree  # noqa: E402
 from freedraft.verifier import NoiseKey  # noqa: E402
 from freedraft.verifier.device.batched_sampling import RowSampling  # noqa: E402
@@ -153,6 +158,46 @@ def test_a_row_of_nan_ends() -> None:
         logits, torch.zeros(1, 1, dtype=torch.int64, device=DEVICE), sampling
     )
     assert 0 <= int(chosen) < 9
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"do_sample": False}, {"do_sample": True, "top_k": 9, "top_p": 0.9, "seed": 4}],
+    ids=["greedy", "sampled"],
+)
+def test_a_generation_with_the_kernels(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    model = tiny_llama().to(DEVICE)
+    prompts = torch.tensor([[0, 0, 3, 4, 5, 3, 4], [6, 7, 8, 6, 7, 8, 6]], device=DEVICE)
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1] * 7], device=DEVICE)
+
+    def decode(drafter: RandomTreeDrafter | None, walk_on: str) -> GenerationResult:
+        result = freedraft.generate(
+            model,
+            prompts,
+            attention_mask=mask,
+            drafter=drafter,
+            max_new_tokens=9,
+            cost_gate=False,
+            return_dict=True,
+            walk_on=walk_on,  # type: ignore[call-overload]
+            **options,
+        )
+        assert isinstance(result, GenerationResult)
+        return result
+
+    plain = decode(None, "host").token_ids
+    for user in (
+        "freedraft.verifier.tree_forward",
+        "freedraft.integrations.generation.device_walk",
+    ):
+        monkeypatch.setattr(f"{user}.device_operations", lambda device: KERNELS)
+    assert decode(None, "device").token_ids == plain
+    answers = [[3, 4, 5, 3, 4, *plain[0]], [6, 7, 8, 6, 7, 8, 6, *plain[1]]]
+    drafted = decode(RandomTreeDrafter(1, answers), "device")
+    assert drafted.token_ids == plain
+    assert drafted.statistics.accepted > 5
 
 
 def test_which_operations_run_where() -> None:

@@ -33,6 +33,8 @@ class Feature(Enum):
     LOGIT_BIAS = "logit bias"
     BAD_WORDS = "bad words"
     GRAMMAR = "a grammar"
+    REASONING = "a grammar that begins behind a token"
+    PREEMPTION = "requests that are put aside for want of memory and resumed"
     RECURRENT = "recurrent and hybrid models"
     ROUNDED = "half precision"
     EXACT = "greedy text that does not depend on the batch's shape"
@@ -64,6 +66,8 @@ class Request:
         options: further options by transformers' names, such as ``repetition_penalty``.
         logprobs: ask for log-probabilities.
         pattern: what the new text must be, up to an end token.
+        pattern_after: the pattern binds only behind the first token of this id among the new ones,
+            as a grammar does behind a model's reasoning. One such request runs at a time.
         abort_after: the caller leaves after that many tokens.
         arrives_at: step of the run at which the request comes.
     """
@@ -79,6 +83,7 @@ class Request:
     options: tuple[tuple[str, object], ...] = ()
     logprobs: bool = False
     pattern: Pattern | None = None
+    pattern_after: int | None = None
     abort_after: int | None = None
     arrives_at: int = 0
 
@@ -95,6 +100,7 @@ class Outcome:
         streamed: tokens in the order in which they were shown, if the path streams.
         counted: new tokens by the path's own count.
         steps: drafted and accepted nodes of each of the request's steps, if the path tells.
+        preemptions: how often it was put aside and resumed.
         switched_off: whether a fault has switched its drafter off.
     """
 
@@ -105,6 +111,7 @@ class Outcome:
     streamed: list[int] | None = None
     counted: int | None = None
     steps: list[tuple[int, int]] = field(default_factory=list)
+    preemptions: int = 0
     switched_off: bool = False
 
     @property

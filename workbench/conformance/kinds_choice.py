@@ -119,6 +119,59 @@ def check_grammar(path: Path) -> None:
         expect("tokens with drafts that keep the grammar", plain.token_ids, got.token_ids)
 
 
+def check_reasoning(path: Path) -> None:
+    """A grammar that begins behind a token binds from there on, also inside an accepted run."""
+    require(path, Feature.TEXT, Feature.REASONING, Feature.OWN_DRAFTER)
+    longest = -1
+    for beginning in BEGINNINGS:
+        request = Request(tuple(path.encode(beginning)), LENGTH)
+        free = reference(path, request)
+        switch = _first_new_token(path, request, free)
+        if switch is None:
+            continue
+        longest = max(longest, _switched_on(path, request, free, switch))
+    if longest < 0:
+        raise Skipped("the model's texts hold no token that could end a reasoning")
+    expect_true(f"expected accepted runs of several tokens, got {longest}", longest > 1)
+
+
+def _switched_on(path: Path, request: Request, free: Outcome, switch: int) -> int:
+    """Hold a text to a pattern behind its token ``switch``; return the longest accepted run."""
+    num_free = switch + 1
+    asked = replace(
+        request,
+        max_new_tokens=num_free + LENGTH,
+        pattern=LIST,
+        pattern_after=free.token_ids[switch],
+    )
+    plain = reference(path, asked)
+    expect("tokens up to the switch", free.token_ids[:num_free], plain.token_ids[:num_free])
+    bound = path.decode(plain.token_ids[num_free:])
+    expect_true(
+        f"expected {LIST.regex()!r} behind the switch, got {bound!r}",
+        re.fullmatch(LIST.regex(), bound) is not None,
+    )
+    longest = 0
+    for max_nodes in (1, 2, 3, 8):  # the switch falls on other places of a run
+        for what, answer in (("keep", plain), ("break", free)):
+            got = with_answer(path, asked, answer, max_nodes)
+            expect(f"tokens with drafts that {what} the grammar", plain.token_ids, got.token_ids)
+            longest = max([longest, *(accepted for _, accepted in got.steps)])
+    return longest
+
+
+def _first_new_token(path: Path, request: Request, answer: Outcome) -> int | None:
+    """Return a place in the answer whose token has not come before and is not a special one."""
+    seen = set(request.prompt_ids)
+    for place, token in enumerate(answer.token_ids):
+        if not path.decode([token]):
+            return None  # an end token: with a grammar it ends the text
+        if place >= 4 and token not in seen:
+            return place
+        seen.add(token)
+    return None
+
+
 def check_recurrent(path: Path) -> None:
     """A model whose state cannot be cut back is served right, or refused by name."""
     require(path, Feature.RECURRENT)
@@ -190,6 +243,12 @@ KINDS = (
         "drafts are pruned, state is rolled back, the text follows the grammar",
         (Feature.TEXT, Feature.GRAMMAR),
         check_grammar,
+    ),
+    Kind(
+        "reasoning",
+        "the end of the reasoning inside a run switches the grammar on token by token",
+        (Feature.TEXT, Feature.REASONING),
+        check_reasoning,
     ),
     Kind(
         "recurrent",

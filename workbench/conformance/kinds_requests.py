@@ -87,6 +87,25 @@ def check_crowd(path: Path) -> None:
             expect("tokens before leaving", wanted.token_ids[:least], got.token_ids[:least])
 
 
+def check_preemption(path: Path) -> None:
+    """A request that is put aside for want of memory, and resumed, goes on as if alone."""
+    require(path, Feature.TEXT, Feature.PREEMPTION, Feature.EXACT)
+    unit = path.encode("ab, cd; ef: ")
+    crowd = []
+    for number in range(12):
+        prompt = (*path.encode("abcdefghijkl"[number]), *(unit * 12)[: 60 + 3 * number])
+        crowd.append(Request(prompt, 2 * LENGTH, arrives_at=number))
+    alone = [reference(path, replace(request, arrives_at=0)) for request in crowd]
+    outcomes = path.run(crowd, "blend")
+    expect_true(
+        "expected requests that are put aside, got none",
+        any(outcome.preemptions for outcome in outcomes),
+    )
+    for number, (wanted, got) in enumerate(zip(alone, outcomes, strict=True)):
+        expect(f"tokens of request {number}", wanted.token_ids, got.token_ids)
+        expect(f"request {number} switched off", False, got.switched_off)
+
+
 def check_prompts(path: Path) -> None:
     """An empty prompt is refused or served; prompts of one and of equal tokens are served right."""
     require(path, Feature.TEXT, Feature.EXACT)
@@ -169,6 +188,12 @@ KINDS = (
         "64 requests that come and leave get what each gets alone",
         (Feature.TEXT, Feature.BATCH, Feature.EXACT),
         check_crowd,
+    ),
+    Kind(
+        "preemption",
+        "a request that is put aside and resumed goes on as if alone",
+        (Feature.TEXT, Feature.BATCH, Feature.PREEMPTION),
+        check_preemption,
     ),
     Kind(
         "prompts",

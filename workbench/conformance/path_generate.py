@@ -15,6 +15,7 @@ from ...drafters import Drafter
 from ...integrations.generation import custom_generate, generate
 from ...integrations.generation.results import GenerationResult
 from ...integrations.statistics import StepReport
+from ...verifier import GrammarAfter
 from .alphabet import MAX_CONTEXT
 from .contract import Feature, Outcome, Request
 from .pattern import Pattern, rest_after
@@ -40,6 +41,7 @@ class GeneratePath:
             Feature.ARRIVALS: "a call's batch only shrinks",
             Feature.REQUEST_IDS: "a call names its own requests, and no two of them alike",
             Feature.FREQUENCY_PENALTY: "transformers has none",
+            Feature.PREEMPTION: "a call holds the memory of its whole batch",
         }
 
     def encode(self, text: str) -> list[int]:
@@ -109,8 +111,11 @@ class GeneratePath:
         if first.stop_strings:
             options |= self._stop_strings(list(first.stop_strings))
         if first.pattern is not None:
-            options["prefix_allowed_tokens_fn"] = self._follows(first.pattern, ids.shape[1])
             options["eos_token_id"] = [_END_ID]
+            if first.pattern_after is None:
+                options["prefix_allowed_tokens_fn"] = self._follows(first.pattern, ids.shape[1])
+            else:
+                options["grammar"] = self._grammar_after(first.pattern, first.pattern_after)
         leaves = [request.abort_after for request in requests]
         if any(leaves):
             prompts = [request.prompt_ids for request in requests]
@@ -128,6 +133,10 @@ class GeneratePath:
             return ends + [token for character in rest.first() for token in self.encode(character)]
 
         return allowed
+
+    def _grammar_after(self, pattern: Pattern, switch: int) -> Callable[[int], GrammarAfter]:
+        """Return what makes a state that holds a text to a pattern behind a token."""
+        return lambda row: GrammarAfter(_PatternState(self, pattern), [switch])
 
     def _call(
         self, ids: Tensor, stream: _Stream | None, options: dict[str, Any]
@@ -187,6 +196,31 @@ class CustomGeneratePath(GeneratePath):
         # transformers does not pass its tokenizer on to a callable: the criterion itself does.
         criterion = StopStringCriteria(self._tokenizer, strings)
         return {"stopping_criteria": StoppingCriteriaList([criterion])}
+
+
+class _PatternState:
+    """Where a text stands in a pattern; the end token may come where the pattern may end."""
+
+    def __init__(self, path: GeneratePath, pattern: Pattern) -> None:
+        self._path = path
+        self._rests = [pattern]
+
+    def advance(self, token_id: int) -> bool:
+        if not self.allowed()[token_id]:
+            return False
+        self._rests.append(rest_after(self._rests[-1], self._path.decode([token_id])))
+        return True
+
+    def rollback(self, num_tokens: int) -> None:
+        del self._rests[len(self._rests) - num_tokens :]
+
+    def allowed(self) -> Tensor:
+        rest = self._rests[-1]
+        mask = torch.zeros(self._path.vocab_size, dtype=torch.bool)
+        mask[_END_ID] = rest.is_nullable
+        for character in rest.first():
+            mask[self._path.encode(character)] = True
+        return mask
 
 
 class _Leaves(StoppingCriteria):

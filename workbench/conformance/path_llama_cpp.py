@@ -92,7 +92,8 @@ class LlamaCppPath:
             Feature.MIN_P: "it changes nothing where the most likely token is taken",
             Feature.BAD_WORDS: "the library has none",
             Feature.LOGIT_BIAS: "taken to keep the model from its end token",
-            Feature.GRAMMAR: "its sampler holds the state and takes one token after the other",
+            Feature.REASONING: "its grammars bind from the first token on",
+            Feature.PREEMPTION: one,
             Feature.RECURRENT: "refused when it is attached; no model of that kind is at hand",
             Feature.ROUNDED: "its float32 is what is checked",
         }
@@ -132,7 +133,7 @@ class LlamaCppPath:
             temperature=0.0,
             stop=list(request.stop_strings),
             logprobs=1 if request.logprobs else None,
-            logit_bias={str(self._llama.token_eos()): _NEVER},
+            **self._limits(request),
             **{_OPTIONS[name]: value for name, value in options.items() if name in _OPTIONS},
         )
         (choice,) = answer["choices"]
@@ -152,6 +153,14 @@ class LlamaCppPath:
             steps=[pair for pairs in self._switch.steps.values() for pair in pairs],
             switched_off=self._draft.statistics.switched_off > faults_before,
         )
+
+    def _limits(self, request: Request) -> dict[str, Any]:
+        """Return what keeps the model from its end token, or holds it to a grammar."""
+        if request.pattern is None:
+            return {"logit_bias": {str(self._llama.token_eos()): _NEVER}}
+        from llama_cpp import LlamaGrammar
+
+        return {"grammar": LlamaGrammar.from_string(f"root ::= {request.pattern.gbnf()}")}
 
     def _recorded(self, *arguments: Any, **named: Any) -> Iterator[int]:
         """Pass the library's own generator on and keep its tokens."""

@@ -12,6 +12,9 @@ from .alphabet import MAX_CONTEXT
 from .contract import Feature, Outcome, Request, Skipped
 
 _MOST_NODES = 8
+_BLOCK = 32
+_NUM_BLOCKS = 2 * MAX_CONTEXT // _BLOCK
+"""Memory for two texts of full length: of many requests, some must be put aside."""
 _SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -50,6 +53,8 @@ class VllmPath:
             dtype="float32",
             enforce_eager=True,
             max_num_seqs=16,
+            block_size=_BLOCK,
+            num_gpu_blocks_override=_NUM_BLOCKS,
             max_model_len=MAX_CONTEXT,
             enable_prefix_caching=True,
             disable_log_stats=True,
@@ -57,6 +62,7 @@ class VllmPath:
                 "model": f"{__package__}.vllm_proposer.SeenProposer",
                 "num_speculative_tokens": _MOST_NODES,
             },
+            structured_outputs_config={"reasoning_parser": self._allow_switches()},
             additional_config={"freedraft": {"budget": "full"}},
         )
         from .vllm_proposer import SeenProposer  # vLLM has loaded it
@@ -65,6 +71,7 @@ class VllmPath:
         self._switch = self._proposer.switch
         self._tokenizer: Any = self._llm.get_tokenizer()
         self._num_runs = 0
+        self._scheduler: Any = self._llm.llm_engine.engine_core.engine_core.scheduler
         self.vocab_size = int(self._llm.model_config.get_vocab_size())
         self.max_context = MAX_CONTEXT
         refused = "vLLM refuses it beside speculation"
@@ -76,6 +83,17 @@ class VllmPath:
             Feature.RECURRENT: "vLLM keeps such states itself; no model of that kind is at hand",
             Feature.ROUNDED: "one engine a process: its float32 is what is checked",
         }
+
+    def _allow_switches(self) -> str:
+        """Make vLLM ask :class:`.vllm_reasoning.MarkedReasoning` and return the name it goes by."""
+        from vllm.reasoning import ReasoningParserManager
+
+        from .vllm_reasoning import MarkedReasoning
+
+        self._reasoning = MarkedReasoning
+        name = "freedraft-conformance"
+        ReasoningParserManager.register_module(name, module=MarkedReasoning)
+        return name
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text."""
@@ -115,6 +133,11 @@ class VllmPath:
                 self._take(
                     output, outcomes[output.request_id], requests[names.index(output.request_id)]
                 )
+            for request_id, running in self._scheduler.requests.items():
+                # vLLM makes ids unique by adding to them.
+                for name, outcome in outcomes.items():
+                    if request_id == name or request_id.startswith(f"{name}-"):
+                        outcome.preemptions = running.num_preemptions
             step += 1
         switched_off = self._proposer.statistics["switched_off"] > faults_before
         for name, outcome in outcomes.items():
@@ -138,6 +161,7 @@ class VllmPath:
         if "bad_words_ids" in options:
             words: Any = options["bad_words_ids"]
             settings["bad_words"] = [text for word in words if (text := self.decode(word).strip())]
+        self._reasoning.end = request.pattern_after
         if request.pattern is not None:
             settings["structured_outputs"] = StructuredOutputsParams(regex=request.pattern.regex())
         prompt: Any = {"prompt_token_ids": list(request.prompt_ids)}

@@ -8,6 +8,7 @@ Source: Brzozowski 1964, "Derivatives of regular expressions".
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -30,6 +31,10 @@ class Pattern:
 
     def regex(self) -> str:
         """Return the set as a regular expression."""
+        raise NotImplementedError
+
+    def gbnf(self) -> str:
+        """Return the set as an expression of GBNF, llama.cpp's form of grammars."""
         raise NotImplementedError
 
 
@@ -56,6 +61,10 @@ class Text(Pattern):
         """Return it, escaped; not every grammar engine knows an escaped space."""
         return re.escape(self.text).replace("\\ ", " ")
 
+    def gbnf(self) -> str:
+        """Return it, quoted."""
+        return json.dumps(self.text)
+
 
 @dataclass(frozen=True)
 class OneOf(Pattern):
@@ -81,6 +90,10 @@ class OneOf(Pattern):
     def regex(self) -> str:
         """Return the alternatives."""
         return f"({'|'.join(part.regex() for part in self.parts)})"
+
+    def gbnf(self) -> str:
+        """Return the alternatives."""
+        return f"({' | '.join(part.gbnf() for part in self.parts)})"
 
 
 @dataclass(frozen=True)
@@ -114,6 +127,10 @@ class Sequence(Pattern):
     def regex(self) -> str:
         """Return both."""
         return self.head.regex() + self.tail.regex()
+
+    def gbnf(self) -> str:
+        """Return both."""
+        return f"{self.head.gbnf()} {self.tail.gbnf()}"
 
 
 NOTHING = OneOf(())

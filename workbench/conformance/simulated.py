@@ -15,6 +15,8 @@ from ...verifier.walk import walk
 from .alphabet import CHARACTERS, MAX_CONTEXT
 from .contract import Feature, Outcome, Request
 
+_MOST_TOKENS = 3 * MAX_CONTEXT
+"""What the toy engine's memory holds of all requests together."""
 _ENGINES_PART = "the engine's own part: an adapter only proposes"
 ENGINES_PART = {
     feature: _ENGINES_PART
@@ -32,6 +34,7 @@ ENGINES_PART = {
         Feature.LOGIT_BIAS,
         Feature.BAD_WORDS,
         Feature.GRAMMAR,
+        Feature.REASONING,
         Feature.RECURRENT,
         Feature.ROUNDED,
     )
@@ -48,6 +51,7 @@ class Running:
         token_ids: the prompt and what was emitted.
         draft: what is verified in the next step.
         outcome: what came so far.
+        is_resident: whether its cache is in memory; once put aside, it must be read anew.
     """
 
     request: Request
@@ -55,6 +59,7 @@ class Running:
     token_ids: list[int]
     draft: CandidateTree = field(default_factory=CandidateTree.empty)
     outcome: Outcome = field(default_factory=lambda: Outcome([], "", ""))
+    is_resident: bool = False
 
     @property
     def room(self) -> int:
@@ -133,15 +138,17 @@ class SimulatedPath:
         while waiting or batch:
             batch += [each for each in waiting if each.request.arrives_at <= step]
             waiting = [each for each in waiting if each.request.arrives_at > step]
-            for running in batch:
+            resident = _resident(batch)
+            for running in resident:
                 _verify(running)
-            for running in [each for each in batch if each.outcome.finish_reason]:
+            for running in [each for each in resident if each.outcome.finish_reason]:
                 batch.remove(running)
+                resident.remove(running)
                 if adapter is not None:
                     running.outcome.switched_off = adapter.is_switched_off(running)
                     adapter.end(running)
-            if adapter is not None and batch:
-                for running, tree in zip(batch, adapter.draft(batch), strict=True):
+            if adapter is not None and resident:
+                for running, tree in zip(resident, adapter.draft(resident), strict=True):
                     running.draft = tree
             step += 1
         for running in everyone:
@@ -165,6 +172,22 @@ def next_token(token_ids: Sequence[int]) -> int:
     before = token_ids[-2] if len(token_ids) > 1 else 7
     odd = len(token_ids) % 11 == 0
     return 1 + (31 * last + 17 * before + 5 * odd) % 23
+
+
+def _resident(batch: Sequence[Running]) -> list[Running]:
+    """Return the requests whose text is in memory; who came last is put aside first."""
+    resident: list[Running] = []
+    room = _MOST_TOKENS
+    for running in batch:
+        room -= len(running.token_ids)
+        if room >= 0:
+            running.is_resident = True
+            resident.append(running)
+        elif running.is_resident:
+            running.is_resident = False
+            running.draft = CandidateTree.empty()
+            running.outcome.preemptions += 1
+    return resident
 
 
 def _verify(running: Running) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -207,18 +206,20 @@ def generate(
         return GenerationResult.of_nothing(input_ids) if return_dict else input_ids
     if return_dict:
         options["return_dict_in_generate"] = True
-    config, options = _split_config(model, generation_config, options)
     criteria = StoppingCriteriaList(stopping_criteria or [])
-    if config.stop_strings is not None:
+    config = model.generation_config if generation_config is None else generation_config
+    stop_strings = options.get("stop_strings", config.stop_strings)
+    if stop_strings is not None:
         if tokenizer is None:
             raise ValueError("expected a tokenizer beside stop_strings, got none")
-        criteria.append(StopStringCriteria(tokenizer, config.stop_strings))
-        config.stop_strings = None
+        criteria.append(StopStringCriteria(tokenizer, stop_strings))
+    # Said here, it wins over any configuration's: the criterion above stands for it.
+    options["stop_strings"] = None
     if streamer is not None:
         streamer.put(input_ids.cpu())
     result: Tensor | GenerationResult = model.generate(  # type: ignore[operator]
         input_ids,
-        generation_config=config,
+        generation_config=generation_config,
         logits_processor=logits_processor,
         stopping_criteria=criteria,
         custom_generate=custom_generate,
@@ -339,15 +340,6 @@ def custom_generate(
 def _open_budget(calibration: Calibration | str | Path | None) -> PooledBudget:
     prior = None if calibration is None else load_calibration(calibration)
     return PooledBudget(StepCosts(prior), BudgetConfig(PADDED))
-
-
-def _split_config(
-    model: PreTrainedModel, config: GenerationConfig | None, options: dict[str, Any]
-) -> tuple[GenerationConfig, dict[str, Any]]:
-    """Put the options that belong to the generation config into a copy of it."""
-    config = copy.deepcopy(model.generation_config if config is None else config)
-    rest: dict[str, Any] = config.update(**options)  # type: ignore[no-untyped-call]
-    return config, rest
 
 
 def _resolve(

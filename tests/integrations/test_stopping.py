@@ -156,3 +156,15 @@ def test_rows_end_at_different_places(model: LlamaForCausalLM) -> None:
     assert torch.equal(result.sequences, wanted)
     lengths = {len(new) for new in result.token_ids}
     assert len(lengths) > 1
+
+
+def test_an_option_given_as_none_wins_over_the_models_own(
+    model: LlamaForCausalLM, answer: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model.generation_config, "eos_token_id", answer[6])
+    assert run(model, answer).token_ids[0] == answer[: answer.index(answer[6]) + 1]
+    assert run(model, answer, eos_token_id=None).token_ids[0] == answer
+    monkeypatch.setattr(model.generation_config, "stop_strings", ["x"])
+    with pytest.raises(ValueError, match="expected a tokenizer beside stop_strings"):
+        run(model, answer)
+    assert run(model, answer, eos_token_id=None, stop_strings=None).token_ids[0] == answer

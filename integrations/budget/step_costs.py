@@ -17,9 +17,10 @@ FloatArray64 = npt.NDArray[np.float64]
 # interpolated linearly.
 WIDTHS = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256], np.float64)
 
-# t(width) / t(1) before anything is measured: a small model on a CPU with stock transformers in
-# fp32, where the second token is the dear one (benchmarks/forward_cost.py). Drafts that are all but
-# sure pay even so, and their steps then tell what the machine really takes.
+# Time of a step of that many tokens (``WIDTHS``), all requests together, against one of a single
+# token, before anything is measured: a small model on a CPU with stock transformers in fp32, where
+# the second token is the dear one and a processor is soon busy (benchmarks/forward_cost.py). Drafts
+# that are all but sure pay even so, and their steps then tell what the machine really takes.
 _CPU_PRIOR = np.array([1.0, 1.8, 1.8, 1.85, 2.0, 2.6, 4.0, 7.5, 15.0])
 
 _MOST_SURPRISE = 0.7  # of one step, in log seconds: a descheduled step must not tip the balance
@@ -125,10 +126,7 @@ class StepCosts:
             # A width that was never tried gives way to a wider one that proved cheap.
             fitted = np.exp(isotonic(curve.log_ratio, _LEAST_TRUST + curve.trust))
             ratio = curve.ratio = fitted / fitted[0]
-        wanted = np.asarray(widths, np.float64)
-        slope = (ratio[-1] - ratio[-2]) / (WIDTHS[-1] - WIDTHS[-2])
-        beyond = slope * np.maximum(wanted - WIDTHS[-1], 0)
-        return np.asarray(np.interp(wanted, WIDTHS, ratio) + beyond)
+        return _extended(np.asarray(widths, np.float64), ratio)
 
     def plain_seconds(self, num_requests: int) -> float | None:
         """Return the time of a step without drafts as it seems now; ``None`` before any step."""
@@ -180,9 +178,16 @@ class StepCosts:
 
     def _prior_ratio(self, num_requests: int) -> FloatArray64:
         if self._prior is None:
-            return _CPU_PRIOR
-        seconds = self._prior.step_seconds(num_requests, WIDTHS - 1)
+            seconds = _extended(num_requests * WIDTHS, _CPU_PRIOR)
+        else:
+            seconds = self._prior.step_seconds(num_requests, WIDTHS - 1)
         return np.asarray(seconds / seconds[0])
+
+
+def _extended(wanted: FloatArray64, values: FloatArray64) -> FloatArray64:
+    """Return what is given at ``WIDTHS`` at other places, and on along its last line."""
+    slope = (values[-1] - values[-2]) / (WIDTHS[-1] - WIDTHS[-2])
+    return np.interp(wanted, WIDTHS, values) + slope * np.maximum(wanted - WIDTHS[-1], 0)
 
 
 def _clip(error: float) -> float:

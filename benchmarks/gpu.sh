@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one run: the kernels against their torch twins, the suite's kernel
 # tests on the device, step times of a Llama-3-8B-shaped model (all that took under eight minutes on
-# an H200), and look-ahead and recycling on a real model (not run on a GPU yet). Results go to $OUT
+# an H200), the decode loop around such a model, walked on the device and on the host, and
+# look-ahead and recycling on a real model (these two not run on a GPU yet). Results go to $OUT
 # (benchmarks/results without it).
 #
 #   benchmarks/gpu.sh               on a machine with a CUDA device, torch and Triton
@@ -42,6 +43,8 @@ else
 fi
 run "step cost" $python benchmarks/gpu_step_cost.py --json "$out/${name}_step_cost.json" "${small[@]}"
 run "end to end" $python benchmarks/gpu_end_to_end.py run --json "$out/${name}_end_to_end.json" \
+    "${small[@]}" ${TOKENS:+--tokens "$TOKENS"}
+run "decode loop" $python benchmarks/gpu_decode_loop.py --json "$out/${name}_decode_loop.json" \
     "${small[@]}" ${TOKENS:+--tokens "$TOKENS"}
 run "cold start" $python benchmarks/gpu_cold_start.py --json "$out/${name}_cold_start.json" \
     "${small[@]}" ${MODEL:+--model "$MODEL"}

@@ -60,7 +60,9 @@ class FreedraftProposer:
         drafter = create_engine_drafter(config, _tokenizer_fingerprint(vllm_config, config))
         # Ranks that each schedule for themselves must agree on every draft: clocks do not.
         is_measured = not _ranks_schedule_apart(vllm_config.parallel_config)
-        self._budget = create_engine_budget(config) if is_measured or config.schedule else None
+        self._budget = None
+        if is_measured or config.schedule:
+            self._budget = create_engine_budget(config, _runs_on_cpu(vllm_config))
         placeholders = {*config.placeholder_ids, *_placeholder_ids(vllm_config.model_config)}
         self._book = RequestBook(drafter, vocab_size, placeholders, self._budget)
         self._clock = StepClock()
@@ -250,6 +252,11 @@ def _is_draft_rank(parallel_config: Any) -> bool:
 
 def _ranks_schedule_apart(parallel_config: Any) -> bool:
     return bool(parallel_config.distributed_executor_backend == "external_launcher")
+
+
+def _runs_on_cpu(vllm_config: Any) -> bool:
+    device = getattr(vllm_config, "device_config", None)
+    return getattr(device, "device_type", None) == "cpu"
 
 
 def _rank_path(path: str, vllm_config: Any) -> str:

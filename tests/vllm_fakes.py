@@ -16,7 +16,7 @@ def make_config(**changes: Any) -> SimpleNamespace:
 
     Args:
         changes: vocab_size, max_model_len, num_speculative_tokens, settings, tensor_parallel_size,
-            data_parallel_size, executor, hf_config.
+            data_parallel_size, executor, hf_config, device_type.
     """
     hf_config = changes.get("hf_config")
     return SimpleNamespace(
@@ -35,6 +35,7 @@ def make_config(**changes: Any) -> SimpleNamespace:
             data_parallel_rank=0,
             distributed_executor_backend=changes.get("executor", "uni"),
         ),
+        device_config=SimpleNamespace(device_type=changes.get("device_type", "cuda")),
         additional_config={"freedraft": changes.get("settings", {"budget": "full"})},
     )
 

@@ -105,6 +105,9 @@ def test_budgets_are_those_asked_for() -> None:
     measured = create_engine_budget(EngineConfig())
     assert measured is not None  # drafts are tried before anything is measured
     assert float(measured.costs.relative(1, 17)) < 1.3
+    on_cpu = create_engine_budget(EngineConfig(), on_cpu=True)
+    assert on_cpu is not None
+    assert float(on_cpu.costs.relative(1, 17)) > 1.3, "further tokens are dearer there"
 
 
 def test_nothing_is_kept_where_nothing_is_shared() -> None:

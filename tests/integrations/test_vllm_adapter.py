@@ -248,6 +248,15 @@ def test_only_the_first_tensor_rank_drafts_unless_each_schedules_for_itself(
     assert runner.step({"a": [3]})["a"][:1] == [4]
 
 
+def test_step_times_begin_with_those_of_the_device() -> None:
+    budgets = [
+        FreedraftProposer(make_config(settings={}, device_type=device))._budget
+        for device in ("cuda", "cpu")
+    ]
+    on_gpu, on_cpu = (float(budget.costs.relative(1, 17)) for budget in budgets if budget)
+    assert 1 < on_gpu < on_cpu
+
+
 def test_settings_come_from_one_place(tmp_path: Path) -> None:
     assert read_config({}, {}).drafter == "blend"
     assert read_config({"freedraft": {"drafter": "ngram"}}, {}).drafter == "ngram"

@@ -161,7 +161,7 @@ class DecodeLoop:
         """Walk each row's tree; return the nodes whose keys and values stay."""
         kept: list[list[int]] = []
         num_top_ids = min(self._guard.num_top_ids, logits.shape[-1])
-        if self._budget is not None and not self._budget.takes_chances(len(rows)):
+        if num_top_ids and self._budget is not None and not self._budget.takes_chances(len(rows)):
             num_top_ids = 0  # what they lead to would not be verified
         walks = self._walks(rows, trees, logits, num_top_ids, is_prefill)
         for row, tree, row_walk in zip(rows, trees, walks, strict=True):

@@ -40,12 +40,13 @@ class _GrowingStates:
     def append(self, states: Tensor) -> Tensor:
         """Write ``(batch, heads, num_new, head_dim)`` states behind the prefix; return the view."""
         start = self.view.shape[2]
-        stop = start + states.shape[2]
-        if stop > self._storage.shape[2]:
-            self._grow(stop)
-        # Detached: a storage that lives through many steps must not collect their graphs.
-        self._storage[:, :, start:stop].copy_(states.detach())
-        self.view = self._storage[:, :, :stop]
+        num_new = states.shape[2]
+        if start + num_new > self._storage.shape[2]:
+            self._grow(start + num_new)
+        # Detached: a storage that lives through many steps must not collect their graphs. narrow
+        # and not a slice: this runs twice a layer and step, and indexing takes half as long again.
+        self._storage.narrow(2, start, num_new).copy_(states.detach())
+        self.view = self._storage.narrow(2, 0, start + num_new)
         return self.view
 
     def truncate(self, length: int) -> None:

@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
-_AWAKE = 4  # proposals in a row that came to nothing before the first nap
-_LONGEST = 8  # steps; a passage that begins to repeat is noticed this much later at most
+from ..drafters.tree import IntArray
+
+_AWAKE = 2  # proposals in a row that came to nothing before the first nap
+_LONGEST = 32  # steps
+_SHARE = 8  # of a nap so much is slept on while the text repeats itself
+_GRAM = 4  # tokens that have stood together before: then the text repeats itself
 
 
 class DraftNaps:
     """Decides at which steps a drafter is asked at all.
 
     Where the target is small, following the text costs a share of each step, even if no draft comes
-    of it. Taking in several tokens at once costs about as much as taking in one, so the drafter is
-    asked less often the longer it has brought nothing: naps of 1, 2, ... up to 8 steps.
+    of it: the target's weights push all that a drafter has stored out of the caches. Taking in
+    several tokens at once costs about as much as taking in one, so the drafter is asked less often
+    the longer it has brought nothing: naps of 1, 2, 4, ... up to 32 steps. Meanwhile one set of all
+    n-grams so far is looked at; while the text's last one is in it, naps are an eighth as long.
 
     Attributes:
         num_slept: steps since the drafter was last asked.
     """
 
     def __init__(self) -> None:
-        """Start awake."""
+        """Start awake, without a text."""
         self.num_slept = 0
         self._num_idle = 0  # proposals in a row that came to nothing
+        self._grams: set[bytes] = set()
+        self._num_read = 0
+        self._repeats = False
 
     @property
     def _nap(self) -> int:
-        return min(max(self._num_idle - _AWAKE + 1, 0), _LONGEST)
+        num_naps = self._num_idle - _AWAKE
+        if num_naps < 0:
+            return 0
+        nap = _LONGEST if num_naps > _LONGEST else min(1 << num_naps, _LONGEST)
+        return nap // _SHARE if self._repeats else nap
+
+    def follow(self, token_ids: IntArray) -> None:
+        """Take in how the text went on.
+
+        Args:
+            token_ids: ``(num_tokens,)`` int32, all of the text so far, contiguous.
+        """
+        for stop in range(max(self._num_read + 1, _GRAM), token_ids.size + 1):
+            gram = token_ids[stop - _GRAM : stop].tobytes()
+            self._repeats = gram in self._grams
+            self._grams.add(gram)
+        self._num_read = int(token_ids.size)
 
     def sleep(self) -> bool:
         """Return whether the drafter is left alone at this step, and count the step if so."""
@@ -40,4 +65,6 @@ class DraftNaps:
 
     def restart(self) -> None:
         """Begin a text: the next steps ask the drafter."""
-        self.num_slept = self._num_idle = 0
+        self.num_slept = self._num_idle = self._num_read = 0
+        self._grams.clear()
+        self._repeats = False

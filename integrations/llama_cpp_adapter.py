@@ -114,6 +114,9 @@ class LlamaDraft:
         text = np.array(input_ids, np.int32)
         seconds, is_next = called_at - self._called_at, self._is_next_step(text)
         self._text, self._called_at = text, called_at
+        if not is_next:
+            self._naps.restart()
+        self._naps.follow(text)
         if is_next and self._naps.sleep():
             return np.zeros(0, np.intc)
         if is_next:
@@ -140,7 +143,6 @@ class LlamaDraft:
         )
 
     def _begin(self, text: IntArray) -> None:
-        self._naps.restart()
         self._book.release(self._request)
         self._request += 1
         # The first call comes after the prompt's own token.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from freedraft.drafters import CandidateTree, create_drafter
@@ -50,13 +51,30 @@ def naps_of(naps: DraftNaps, num_proposals: int) -> list[int]:
     return slept
 
 
+def as_text(token_ids: list[int]) -> npt.NDArray[np.int32]:
+    return np.array(token_ids, np.int32)
+
+
 def test_naps_grow_and_end_with_the_first_draft() -> None:
     naps = DraftNaps()
-    assert naps_of(naps, 14) == [0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8]
+    assert naps_of(naps, 10) == [0, 0, 1, 2, 4, 8, 16, 32, 32, 32]
     naps.wake(3)
-    assert naps_of(naps, 5) == [0, 0, 0, 0, 1]
+    assert naps_of(naps, 4) == [0, 0, 1, 2]
     naps.restart()
-    assert naps_of(naps, 5) == [0, 0, 0, 0, 1]
+    assert naps_of(naps, 4) == [0, 0, 1, 2]
+
+
+def test_naps_are_shorter_while_the_text_repeats_itself() -> None:
+    naps = DraftNaps()
+    naps.follow(as_text([1, 2, 3, 4, 5, 6, 1, 2, 3]))
+    assert naps_of(naps, 8)[-1] == 32, "no four tokens have come twice"
+    naps.follow(as_text([1, 2, 3, 4, 5, 6, 1, 2, 3, 4]))
+    assert naps_of(naps, 2) == [4, 4]
+    naps.follow(as_text([1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 9]))
+    assert naps_of(naps, 1) == [32]
+    naps.restart()
+    naps.follow(as_text([1, 2, 3, 4]))
+    assert naps_of(naps, 8)[-1] == 32, "the last text is forgotten"
 
 
 def test_a_text_that_repeats_nothing_is_seldom_looked_at() -> None:
@@ -66,9 +84,9 @@ def test_a_text_that_repeats_nothing_is_seldom_looked_at() -> None:
     for token in range(5, 205):
         text.append(token)
         assert draft(np.array(text, np.intc)).size == 0
-    assert drafter.num_asked < 35
+    assert drafter.num_asked < 15
     # No token is lost, and each step is counted, but for those that the book has not seen yet.
-    assert 190 <= drafter.num_told <= 200
+    assert 160 <= drafter.num_told <= 200
     assert draft.statistics.steps == draft.statistics.emitted == drafter.num_told
 
 

@@ -20,4 +20,5 @@ def make_feedback(result: WalkResult, choices: IntArray, top_ids: TopIds | None)
     """
     token_ids = np.array(result.token_ids, np.int32)
     accepted = np.array(result.accepted, np.int32)
-    return Feedback(token_ids, accepted, choices, *(top_ids or ()))
+    ids, logprobs = top_ids or (None, None)
+    return Feedback(token_ids, accepted, choices, ids, logprobs)

@@ -177,11 +177,12 @@ class StepCosts:
         return curve
 
     def _prior_ratio(self, num_requests: int) -> FloatArray64:
-        if self._prior is None:
-            seconds = _extended(num_requests * WIDTHS, _CPU_PRIOR)
-        else:
+        if self._prior is not None:
             seconds = self._prior.step_seconds(num_requests, WIDTHS - 1)
-        return np.asarray(seconds / seconds[0])
+            return np.asarray(seconds / seconds[0])
+        # A batch pays for all its tokens, and the second of a row is the dear one there too.
+        tokens = _extended(num_requests * WIDTHS, _CPU_PRIOR)
+        return np.maximum(_CPU_PRIOR, tokens / tokens[0])
 
 
 def _extended(wanted: FloatArray64, values: FloatArray64) -> FloatArray64:

@@ -73,13 +73,31 @@ def decode(
     return result
 
 
+def own_generate(
+    model: PreTrainedModel, kind: Options, prompt: list[int], new_tokens: int
+) -> list[int]:
+    """Return what transformers' own loop emits for one prompt on a cache of that kind."""
+    ids = torch.tensor([prompt])
+    text: Tensor = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=new_tokens,
+        do_sample=False,
+        disable_compile=True,
+        **kind(model, len(prompt) + new_tokens - 1),
+    )
+    new: list[int] = text[0, len(prompt) :].tolist()
+    return new
+
+
 def count_differences(
     model: PreTrainedModel, kind: Options, num_prompts: int, batch_size: int, new_tokens: int
 ) -> tuple[int, int]:
     """Return in how many prompts drafts changed a token, and how many drafts were accepted.
 
-    Each prompt is decoded greedily and with a seed. Greedily and alone, plain decoding is the
-    model's own ``generate`` on a cache of the same kind.
+    Each prompt is decoded greedily and with a seed. Greedily, plain decoding is the model's own
+    ``generate`` of each prompt alone, on a cache of the same kind; with a seed it is our loop
+    without drafts.
     """
     rng = random.Random(batch_size)
     different = accepted = 0
@@ -93,20 +111,12 @@ def count_differences(
             mask[row, longest - len(prompt) :] = 1
         length = longest + new_tokens - 1
         for options in ({"do_sample": False}, {"do_sample": True, "top_k": 8, "seed": number}):
-            if batch_size == 1 and not options["do_sample"]:
-                text = model.generate(
-                    ids,
-                    attention_mask=mask,
-                    max_new_tokens=new_tokens,
-                    do_sample=False,
-                    disable_compile=True,
-                    **kind(model, length),
-                )
-                plain = [text[0, longest:].tolist()]
-            else:
+            if options["do_sample"]:
                 plain = decode(
                     model, ids, mask, new_tokens, drafter=None, **options, **kind(model, length)
                 ).token_ids
+            else:
+                plain = [own_generate(model, kind, prompt, new_tokens) for prompt in prompts]
             answers = [prompt + new for prompt, new in zip(prompts, plain, strict=True)]
             result = decode(
                 model,

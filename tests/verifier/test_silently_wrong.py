@@ -32,6 +32,7 @@ from transformers import (
 from freedraft import CandidateTree
 from freedraft.verifier import TreeForward, open_target, tree_forward
 from freedraft.verifier.caches.rolling_layers import RollingKeeper, StaticRollingKeeper
+from freedraft.verifier.caches.step_layer import StepLayer
 from freedraft.verifier.chain_forward import ChainForward
 from freedraft.verifier.cpu.attention import PACKED_ATTENTION
 from freedraft.verifier.cpu.fast_path import enable_cpu_fast_path
@@ -186,6 +187,26 @@ def test_a_static_cache_that_counts_what_was_rejected(monkeypatch: pytest.Monkey
         logits = model(torch.tensor([[15]]), cache=cache).logits[0, -1]
         wanted = alone(model, [*PROMPTS[0], 13, 1, 15])
         assert float((logits - wanted).abs().max()) > WRONG
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_a_single_token_on_a_static_cache(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    model = build(name)
+
+    def error() -> float:
+        with torch.no_grad():
+            target = TreeForward(model, KINDS["static"](model, 12)["cache"], num_tokens=12)
+            return float((target.prefill([[39]])[0] - alone(model, [39])).abs().max())
+
+    assert error() < 1e-6
+    monkeypatch.setattr(StepLayer, "is_compileable", False)
+    monkeypatch.setattr(StepLayer, "__setattr__", _all_but_is_compileable)
+    assert (error() > WRONG) == (name != "llama")  # which has no layer that stands aside
+
+
+def _all_but_is_compileable(layer: StepLayer, name: str, value: object) -> None:
+    if name != "is_compileable":
+        object.__setattr__(layer, name, value)
 
 
 @pytest.mark.parametrize("name", ["qwen3_next", "lfm2", "mamba2", "falcon_h1"])

@@ -50,7 +50,7 @@ class RollingKeeper:
 
     def begin(self, length: int) -> CacheLayerMixin:
         keys, values = _held(self._layer) or (None, None)
-        self._step = StepLayer(keys, values, length, True)
+        self._step = StepLayer(keys, values, length, is_sliding=True)
         return self._step
 
     def keep(self, kept: KeptColumns) -> None:
@@ -109,7 +109,7 @@ class StaticRollingKeeper:
             stop = min(layer.cumulative_length_int, self.window)
             keys = keys[:, :, stop - self.num_slots : stop]
             values = values[:, :, stop - self.num_slots : stop]
-        self._step = StepLayer(keys, values, length, True)
+        self._step = StepLayer(keys, values, length, is_sliding=True, is_static=True)
         return self._step
 
     def keep(self, kept: KeptColumns) -> None:

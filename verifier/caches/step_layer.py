@@ -23,7 +23,12 @@ class StepLayer(CacheLayerMixin):
     """
 
     def __init__(
-        self, keys: Tensor | None, values: Tensor | None, length: int, is_sliding: bool
+        self,
+        keys: Tensor | None,
+        values: Tensor | None,
+        length: int,
+        is_sliding: bool,
+        is_static: bool = False,
     ) -> None:
         """Take over what the layer holds.
 
@@ -32,11 +37,15 @@ class StepLayer(CacheLayerMixin):
             values: likewise.
             length: tokens of the longest row before the step.
             is_sliding: whether the layer is one of a sliding window.
+            is_static: whether the layer is one of a static cache. The other layers of such a cache
+                show unused slots, and transformers leaves the mask of a single token out unless
+                every layer says so.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.keys = keys
         self.values = values
         self.is_sliding = is_sliding
+        self.is_compileable = is_static
         self.is_initialized = True
         self.new_keys: Tensor | None = None
         self.new_values: Tensor | None = None

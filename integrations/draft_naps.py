@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..drafters.tree import IntArray
+from collections.abc import Iterable
 
 _AWAKE = 2  # proposals in a row that came to nothing before the first nap
 _LONGEST = 32  # steps
 _SHARE = 8  # of a nap so much is slept on while the text repeats itself
-_GRAM = 4  # tokens that have stood together before: then the text repeats itself
+_GRAM = (1 << 4 * 32) - 1  # keeps four ids of 32 bits: have they stood together before?
 
 
 class DraftNaps:
@@ -27,8 +27,8 @@ class DraftNaps:
         """Start awake, without a text."""
         self.num_slept = 0
         self._num_idle = 0  # proposals in a row that came to nothing
-        self._grams: set[bytes] = set()
-        self._num_read = 0
+        self._grams: set[int] = set()
+        self._gram = 0  # the last four token ids
         self._repeats = False
 
     @property
@@ -39,17 +39,14 @@ class DraftNaps:
         nap = _LONGEST if num_naps > _LONGEST else min(1 << num_naps, _LONGEST)
         return nap // _SHARE if self._repeats else nap
 
-    def follow(self, token_ids: IntArray) -> None:
-        """Take in how the text went on.
-
-        Args:
-            token_ids: ``(num_tokens,)`` int32, all of the text so far, contiguous.
-        """
-        for stop in range(max(self._num_read + 1, _GRAM), token_ids.size + 1):
-            gram = token_ids[stop - _GRAM : stop].tobytes()
+    def follow(self, token_ids: Iterable[int]) -> None:
+        """Take in how the text went on: its new tokens, or all of them after a restart."""
+        gram = self._gram
+        for token in token_ids:
+            gram = (gram << 32 | token) & _GRAM
             self._repeats = gram in self._grams
             self._grams.add(gram)
-        self._num_read = int(token_ids.size)
+        self._gram = gram
 
     def sleep(self) -> bool:
         """Return whether the drafter is left alone at this step, and count the step if so."""
@@ -65,6 +62,6 @@ class DraftNaps:
 
     def restart(self) -> None:
         """Begin a text: the next steps ask the drafter."""
-        self.num_slept = self._num_idle = self._num_read = 0
+        self.num_slept = self._num_idle = self._gram = 0
         self._grams.clear()
         self._repeats = False

@@ -26,6 +26,8 @@ from .llama_cpp_costs import measure_costs
 from .request_book import RequestBook
 from .statistics import GenerationStatistics
 
+_NOTHING = np.zeros(0, np.intc)
+
 
 @dataclass(frozen=True, slots=True)
 class LlamaDraftConfig:
@@ -86,7 +88,9 @@ class LlamaDraft:
         self._naps = DraftNaps()
         self._max_context = max_context
         self._request = 0
-        self._text: IntArray = np.zeros(0, np.int32)  # a copy: the engine's array is a live view
+        # The text at the last call: a copy, since the engine's array is a live view; bytes, since
+        # comparing those costs next to nothing even while the model's weights fill the caches.
+        self._text = b""
         self._num_drafted = 0
         self._called_at = 0.0
         self._prediction: Sequence[int] | None = None
@@ -111,15 +115,15 @@ class LlamaDraft:
             ``(num_drafted,)`` token ids, possibly none.
         """
         called_at = time.perf_counter()
-        text = np.array(input_ids, np.int32)
-        seconds, is_next = called_at - self._called_at, self._is_next_step(text)
-        self._text, self._called_at = text, called_at
-        if not is_next:
-            self._naps.restart()
-        self._naps.follow(text)
-        if is_next and self._naps.sleep():
-            return np.zeros(0, np.intc)
-        if is_next:
+        seconds, self._called_at = called_at - self._called_at, called_at
+        text = np.asarray(input_ids, np.int32)
+        last, self._text = self._text, text.tobytes()
+        num_new = (len(self._text) - len(last)) // text.itemsize
+        is_next = 1 <= num_new <= 1 + self._num_drafted and len(last) > 0
+        if is_next and self._text.startswith(last):
+            self._naps.follow(text[-num_new:].tolist())
+            if self._naps.sleep():
+                return _NOTHING
             self._book.statistics.steps += self._naps.num_slept  # the book sees one step of all
             self._budget.record_step(1, self._num_drafted, seconds)
             self._book.sync(self._request, text, self.config.namespace)
@@ -133,16 +137,9 @@ class LlamaDraft:
         self._naps.wake(chain.num_nodes)
         return chain.token_ids.astype(np.intc)
 
-    def _is_next_step(self, text: IntArray) -> bool:
-        """Return whether a text is the last one and what a step can have added to it."""
-        num_new = text.size - self._text.size
-        return (
-            1 <= num_new <= 1 + self._num_drafted
-            and self._text.size > 0
-            and bool((text[: self._text.size] == self._text).all())
-        )
-
     def _begin(self, text: IntArray) -> None:
+        self._naps.restart()
+        self._naps.follow(text.tolist())
         self._book.release(self._request)
         self._request += 1
         # The first call comes after the prompt's own token.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from freedraft.drafters import CandidateTree, create_drafter
@@ -51,10 +50,6 @@ def naps_of(naps: DraftNaps, num_proposals: int) -> list[int]:
     return slept
 
 
-def as_text(token_ids: list[int]) -> npt.NDArray[np.int32]:
-    return np.array(token_ids, np.int32)
-
-
 def test_naps_grow_and_end_with_the_first_draft() -> None:
     naps = DraftNaps()
     assert naps_of(naps, 10) == [0, 0, 1, 2, 4, 8, 16, 32, 32, 32]
@@ -66,14 +61,14 @@ def test_naps_grow_and_end_with_the_first_draft() -> None:
 
 def test_naps_are_shorter_while_the_text_repeats_itself() -> None:
     naps = DraftNaps()
-    naps.follow(as_text([1, 2, 3, 4, 5, 6, 1, 2, 3]))
+    naps.follow([1, 2, 3, 4, 5, 6, 1, 2, 3])
     assert naps_of(naps, 8)[-1] == 32, "no four tokens have come twice"
-    naps.follow(as_text([1, 2, 3, 4, 5, 6, 1, 2, 3, 4]))
+    naps.follow([4])
     assert naps_of(naps, 2) == [4, 4]
-    naps.follow(as_text([1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 9]))
+    naps.follow([9])
     assert naps_of(naps, 1) == [32]
     naps.restart()
-    naps.follow(as_text([1, 2, 3, 4]))
+    naps.follow([1, 2, 3, 4])
     assert naps_of(naps, 8)[-1] == 32, "the last text is forgotten"
 
 
@@ -101,6 +96,17 @@ def test_a_repeat_is_noticed_within_a_nap(name: str) -> None:
             break
     assert chain.size and chain[0] == text[-1] + 1
     assert 105 < len(text) <= 105 + 10
+
+
+def test_another_text_that_looks_like_a_step_is_noticed_in_a_nap() -> None:
+    draft = make_draft(Counting())
+    text = list(range(5))
+    for token in range(5, 60):
+        text.append(token)
+        draft(np.array(text, np.intc))
+    assert draft._naps.num_slept > 0 and draft._request == 1
+    draft(np.array([500, *text[1:], 60], np.intc))  # of that length and with that end
+    assert draft._request == 2 and draft.statistics.switched_off == 0
 
 
 def test_another_text_is_noticed_in_a_nap() -> None:

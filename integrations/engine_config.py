@@ -9,8 +9,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..drafters import Drafter
 from ..drafters.catalog import (
     BLEND_SOURCES,
@@ -19,8 +17,14 @@ from ..drafters.catalog import (
     create_drafter,
     is_drafter_name,
 )
-from .budget import FLAT, BudgetConfig, Calibration, PooledBudget, StepCosts, read_calibration
-from .budget.calibration_file import DATA_SHEET
+from .budget import (
+    FLAT,
+    BudgetConfig,
+    PooledBudget,
+    StepCosts,
+    TokenCosts,
+    read_calibration,
+)
 from .budget.config import check_schedule
 
 SHARE_BY_SALT = "salt"
@@ -41,8 +45,6 @@ _TOKENS_THAT_DOUBLE_ON_CPU = 48
 # Engines have few tokens in a step that cost next to nothing, so that a large margin would leave
 # out even those.
 _MARGIN = 0.02
-_NODES = (0, 1, 3, 7, 15, 31, 63, 127)
-_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _LEAST_POOL_MIB = 1
 # Prompts are indexed in slices, so that no step of all requests waits for long ones: about 1.5 ms.
 _SLICE_TOKENS = 2048
@@ -214,29 +216,12 @@ def create_engine_budget(config: EngineConfig, on_cpu: bool = False) -> PooledBu
     """
     if config.budget == BUDGET_FULL and config.schedule is None:
         return None
-    if config.calibration is None:
-        prior = _hopeful_times(_TOKENS_THAT_DOUBLE_ON_CPU if on_cpu else _TOKENS_THAT_DOUBLE)
+    if config.calibration is not None:
+        costs: StepCosts | TokenCosts = StepCosts(read_calibration(config.calibration))
     else:
-        prior = read_calibration(config.calibration)
+        costs = TokenCosts(_TOKENS_THAT_DOUBLE_ON_CPU if on_cpu else _TOKENS_THAT_DOUBLE)
     settings = BudgetConfig(layout=FLAT, schedule=config.schedule, margin=_MARGIN)
-    return PooledBudget(StepCosts(prior), settings)
-
-
-def _hopeful_times(tokens_that_double: int) -> Calibration:
-    """Return step times to begin with where nothing was measured."""
-    batches = np.array(_BATCHES, np.float64)[:, None]
-    tokens = batches * (1 + np.array(_NODES, np.float64))
-    seconds = 1 + (tokens - 1) / tokens_that_double
-    return Calibration(
-        model="any",
-        engine="any",
-        device="any",
-        source=DATA_SHEET,
-        contexts=(1,),
-        batches=_BATCHES,
-        nodes=_NODES,
-        seconds=seconds[None],
-    )
+    return PooledBudget(costs, settings)
 
 
 def _suffix_drafter(config: EngineConfig) -> Drafter:

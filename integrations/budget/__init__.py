@@ -6,6 +6,7 @@ from .config import FLAT, PADDED, BudgetConfig
 from .load import READY_MADE, load_calibration
 from .pooled_budget import PooledBudget
 from .step_costs import StepCosts
+from .token_costs import TokenCosts
 
 __all__ = [
     "FLAT",
@@ -16,6 +17,7 @@ __all__ = [
     "CalibrationError",
     "PooledBudget",
     "StepCosts",
+    "TokenCosts",
     "choose_num_nodes",
     "load_calibration",
     "padded_choice",

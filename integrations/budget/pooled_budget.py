@@ -12,6 +12,7 @@ from .choice import compile_kernels, most_probable_first, padded_choice, pooled_
 from .config import PADDED, BudgetConfig
 from .request_record import RequestRecord
 from .step_costs import StepCosts
+from .token_costs import TokenCosts
 
 FloatArray = npt.NDArray[np.float32]
 _LONGEST_WAIT = 8  # times ``test_after``
@@ -34,7 +35,9 @@ class PooledBudget:
         costs: the step times.
     """
 
-    def __init__(self, costs: StepCosts | None = None, config: BudgetConfig | None = None) -> None:
+    def __init__(
+        self, costs: StepCosts | TokenCosts | None = None, config: BudgetConfig | None = None
+    ) -> None:
         """Start without measurements.
 
         Args:
@@ -43,7 +46,7 @@ class PooledBudget:
         """
         compile_kernels()
         self.config = BudgetConfig() if config is None else config
-        self.costs = StepCosts() if costs is None else costs
+        self.costs: StepCosts | TokenCosts = StepCosts() if costs is None else costs
         self._records: dict[RequestId, RequestRecord] = {}
         self._off_steps = 0
         self._wait = self.config.test_after

@@ -1,0 +1,137 @@
+"""Step times by the tokens of a step, learned from steps of any number of requests together."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from .monotone import isotonic
+
+FloatArray64 = npt.NDArray[np.float64]
+
+# Tokens of a step, those of all requests together, at which times are told apart; between them the
+# time is interpolated linearly.
+_TOKENS = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048], np.float64)
+
+_MOST_SURPRISE = 0.7  # of one step, in log seconds: a descheduled step must not tip the balance
+_LEAST_TRUST = 0.02  # of the prior, against 1 of what is measured all the time
+_LEAST_DOUBT = 0.2  # of a time, however often it was measured
+_LEVEL_DOUBT = 0.02  # growth of the level's doubt a step without drafts that is not measured
+
+
+class TokenCosts:
+    """Step times of an engine that computes each token of a batch once.
+
+    There it hardly matters whose the tokens are: three drafted tokens of one of four requests cost
+    what one more of each of three would. So one curve serves all numbers of requests, and what was
+    learned with eight of them holds when the first one ends. What requests cost beside their tokens
+    (attention to their contexts) goes into a level, which each step without drafts corrects. Times
+    that were measured long ago fade back to the prior, so that none is given up for good.
+    """
+
+    def __init__(
+        self, tokens_that_double: float, rate: float = 0.25, recovery: float = 0.01
+    ) -> None:
+        """Set the starting point: a time that grows linearly with the tokens.
+
+        Args:
+            tokens_that_double: further tokens that make a step twice as long as one of one token.
+            rate: weight of a new measurement against the old ones, in (0, 1].
+            recovery: share by which each step's unmeasured times move back to the prior.
+
+        Raises:
+            ValueError: a number is out of its range.
+        """
+        if not tokens_that_double > 0 or not 0 < rate <= 1 or not 0 <= recovery < 1:
+            raise ValueError(
+                "expected tokens_that_double > 0, rate in (0, 1] and recovery in [0, 1), got "
+                f"{tokens_that_double}, {rate} and {recovery}"
+            )
+        self._rate = rate
+        self._recovery = recovery
+        self._prior = np.log1p((_TOKENS - 1) / tokens_that_double)
+        self._log_time = self._prior.copy()  # against the level
+        self._trust = np.zeros(_TOKENS.size)  # from 0 to 1, how much and how lately measured
+        self._level: float | None = None  # log seconds of a step of one token
+        self._level_age = 0  # steps since it was measured by a step without drafts
+        self._fitted: FloatArray64 | None = None  # times against the level, never falling
+
+    def record(self, num_requests: int, num_nodes: int, seconds: float) -> None:
+        """Take in one step's time.
+
+        Args:
+            num_requests: requests in the step, at least 1.
+            num_nodes: drafted tokens that it computed in all.
+            seconds: its wall time.
+        """
+        plain, whole = _weights(num_requests), _weights(num_requests + num_nodes)
+        measured = math.log(max(seconds, 1e-9))
+        expected = float(whole @ self._log_time)
+        if self._level is None:
+            self._level = measured - expected
+        error = max(-_MOST_SURPRISE, min(measured - self._level - expected, _MOST_SURPRISE))
+        if num_nodes > 0:
+            self._record_drafts(plain, whole, error)
+        else:
+            self._level += self._rate * error
+            self._level_age = 0
+            self._trust += self._rate * plain * (1 - self._trust)
+        lost = self._recovery * ((whole == 0) & (plain == 0))
+        self._log_time += lost * (1 - self._trust) * (self._prior - self._log_time)
+        self._trust *= 1 - lost
+        self._fitted = None
+
+    def relative(self, num_requests: int, widths: npt.ArrayLike) -> FloatArray64:
+        """Return the time of a step against one without drafts; it never falls with the width.
+
+        Args:
+            num_requests: requests in the step, at least 1.
+            widths: any shape, at least 1; tokens a request, the root included, fractions for an
+                average over the requests.
+        """
+        if self._fitted is None:
+            self._fitted = np.exp(isotonic(self._log_time, _LEAST_TRUST + self._trust))
+        times = _extended(num_requests * np.asarray(widths, np.float64), self._fitted)
+        return np.asarray(times / _extended(np.asarray(num_requests, np.float64), self._fitted))
+
+    def plain_seconds(self, num_requests: int) -> float | None:
+        """Return the time of a step without drafts as it seems now; ``None`` before any step."""
+        if self._level is None:
+            return None
+        return math.exp(self._level + float(_weights(num_requests) @ self._log_time))
+
+    def _record_drafts(self, plain: FloatArray64, whole: FloatArray64, error: float) -> None:
+        assert self._level is not None
+        trust = float(whole @ self._trust)
+        gain = max(self._rate, 1 - trust)  # the first measurement of a number counts most
+        # Are so many tokens dearer, or is everything? What was measured less lately is to blame.
+        level_doubt = min(1.0, _LEVEL_DOUBT * self._level_age)
+        share = level_doubt / (level_doubt + 1 + _LEAST_DOUBT - trust)
+        self._level_age += 1
+        self._level += share * gain * error
+        # Where one number surprises, those that were never tried probably would as well; a step
+        # without drafts is what the level stands for.
+        moved = np.maximum(whole, 1 - self._trust) * (1 - plain)
+        moved[_TOKENS < _TOKENS[plain > 0][0]] = 0.0
+        self._log_time += (1 - share) * gain * error * moved
+        self._trust += gain * whole * (1 - self._trust)
+
+
+def _extended(wanted: FloatArray64, values: FloatArray64) -> FloatArray64:
+    """Return the values between those of ``_TOKENS``, and on along the last line."""
+    slope = (values[-1] - values[-2]) / (_TOKENS[-1] - _TOKENS[-2])
+    beyond = slope * np.maximum(wanted - _TOKENS[-1], 0)
+    return np.asarray(np.interp(wanted, _TOKENS, values) + beyond)
+
+
+def _weights(num_tokens: float) -> FloatArray64:
+    """Return ``(num_known,)``: the share of each of ``_TOKENS`` in a number of tokens."""
+    weights = np.zeros(_TOKENS.size)
+    position = float(np.interp(num_tokens, _TOKENS, np.arange(_TOKENS.size)))
+    low = int(position)
+    weights[low] = 1 - (position - low)
+    if low + 1 < _TOKENS.size:
+        weights[low + 1] = position - low
+    return weights

@@ -114,7 +114,7 @@ class TokenCosts:
         # Where one number surprises, those that were never tried probably would as well; a step
         # without drafts is what the level stands for.
         moved = np.maximum(whole, 1 - self._trust) * (1 - plain)
-        moved[_TOKENS < _TOKENS[plain > 0][0]] = 0.0
+        moved[_TOKENS[plain > 0][0] > _TOKENS] = 0.0
         self._log_time += (1 - share) * gain * error * moved
         self._trust += gain * whole * (1 - self._trust)
 

@@ -182,13 +182,14 @@ class StepCosts:
             return np.asarray(seconds / seconds[0])
         # A batch pays for all its tokens, and the second of a row is the dear one there too.
         tokens = _extended(num_requests * WIDTHS, _CPU_PRIOR)
-        return np.maximum(_CPU_PRIOR, tokens / tokens[0])
+        return np.asarray(np.maximum(_CPU_PRIOR, tokens / tokens[0]))
 
 
 def _extended(wanted: FloatArray64, values: FloatArray64) -> FloatArray64:
     """Return what is given at ``WIDTHS`` at other places, and on along its last line."""
     slope = (values[-1] - values[-2]) / (WIDTHS[-1] - WIDTHS[-2])
-    return np.interp(wanted, WIDTHS, values) + slope * np.maximum(wanted - WIDTHS[-1], 0)
+    beyond = slope * np.maximum(wanted - WIDTHS[-1], 0)
+    return np.asarray(np.interp(wanted, WIDTHS, values) + beyond)
 
 
 def _clip(error: float) -> float:

@@ -52,7 +52,7 @@ BATCHES = (1, 8, 64)
 STEPS = {1: 400, 8: 100, 64: 40}
 MOST_ARCTIC_TOKENS = 1 << 21
 PARTS = ("files", "ingest", "eviction", "contexts")
-ONE_PLACE = {"max_visits": (1, 1, 1, 1, 1), "max_places": 1, "max_skip_visits": 0}
+ONE_PLACE = {"max_visits": (1, 1, 1, 1), "max_places": 1, "max_skip_visits": 0}
 """With one place there is nothing to branch to: the n-gram drafter's tree is a chain."""
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FloatArray64 = npt.NDArray[np.float64]
 RequestId = Hashable
+_INT32 = np.dtype(np.int32)
 DEFAULT_NAMESPACE = ""
 
 
@@ -191,6 +192,8 @@ def as_token_ids(values: npt.ArrayLike) -> IntArray:
         ValueError: another number of dimensions, another kind of number, or values beyond int32.
     """
     array = np.asarray(values)
+    if array.dtype is _INT32 and array.ndim == 1 and array.flags.carray:
+        return array
     if array.ndim != 1:
         raise ValueError(f"expected token ids of one dimension, got shape {array.shape}")
     if array.size == 0:

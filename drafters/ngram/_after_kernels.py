@@ -24,9 +24,9 @@ Views = tuple[IntArray, IntArray, IntArray, IntArray, IntArray, IntArray]
 
 @kernel
 def _views(arena: IntArray) -> Views:
-    """Cut the arena into tokens, links, heads, pages, rows and places."""
-    num_pages = np.int64(arena[pool.NUM_PAGES])
+    """Cut the arena into tokens, links, heads, pages, rows and places, all flat."""
     num_levels = np.int64(arena[pool.NUM_LEVELS])
+    num_pages = np.int64(arena[pool.NUM_PAGES])
     num_rows = np.int64(arena[pool.NUM_ROWS])
     num_slots = num_pages << int(arena[pool.PAGE_BITS])
     a = pool.HEADER_SIZE + num_slots
@@ -34,15 +34,10 @@ def _views(arena: IntArray) -> Views:
     c = b + (num_levels << int(arena[pool.BUCKET_BITS]))
     d = c + num_pages * pool.PAGE_FIELDS
     e = d + num_rows * pool.ROW_FIELDS
-    f = e + num_rows * pool.MAX_DRAFT * pool.DRAFT_FIELDS
+    f = e + num_rows * pool.DRAFT_ROOM
     return (
-        arena[pool.HEADER_SIZE : a],
-        arena[a:b].reshape((num_slots, num_levels)),
-        arena[b:c].reshape((num_levels, -1)),
-        arena[c:d].reshape((num_pages, pool.PAGE_FIELDS)),
-        arena[d:e].reshape((num_rows, pool.ROW_FIELDS)),
-        arena[f:].reshape((num_rows, -1, pool.PLACE_FIELDS)),
-    )
+        arena[pool.HEADER_SIZE : a], arena[a:b], arena[b:c], arena[c:d], arena[d:e], arena[f:]
+    )  # fmt: skip
 
 
 @kernel
@@ -58,17 +53,19 @@ def _before(pages: IntArray, page_bits: int, slot: int) -> int:
     """Return the slot of the token before ``slot`` in its request, or -1."""
     if slot & ((1 << page_bits) - 1):
         return slot - 1
-    page = int(pages[slot >> page_bits, pool.PREVIOUS])
-    return pool.NONE if page == pool.NONE else (page << page_bits) + int(pages[page, pool.USED]) - 1
+    page = int(pages[(slot >> page_bits) * pool.PAGE_FIELDS + pool.PREVIOUS])
+    if page == pool.NONE:
+        return pool.NONE
+    return (page << page_bits) + int(pages[page * pool.PAGE_FIELDS + pool.USED]) - 1
 
 
 @kernel
 def _after(pages: IntArray, page_bits: int, slot: int) -> int:
     """Return the slot of the token after ``slot`` in its request, or -1."""
-    page = slot >> page_bits
-    if (slot & ((1 << page_bits) - 1)) + 1 < pages[page, pool.USED]:
+    page = (slot >> page_bits) * pool.PAGE_FIELDS
+    if (slot & ((1 << page_bits) - 1)) + 1 < pages[page + pool.USED]:
         return slot + 1
-    page = int(pages[page, pool.NEXT])
+    page = int(pages[page + pool.NEXT])
     return pool.NONE if page == pool.NONE else page << page_bits
 
 
@@ -78,8 +75,11 @@ def _head(arena: IntArray, heads: IntArray, level: int, salt: int, tail: IntArra
     value = 0
     for back in range(int(arena[pool.FIRST_LEVEL + level]) - 1, -1, -1):
         value = (_mulmod(value, pool.HASH_BASE) + int(tail[back]) + 1) % pool.PRIME
-    mixed = _mulmod((value + salt) % pool.PRIME, pool.BUCKET_MIX)
-    return int(heads[level, mixed >> (31 - int(arena[pool.BUCKET_BITS]))])
+    bucket = _mulmod((value + salt) % pool.PRIME, pool.BUCKET_MIX)
+    bucket &= 2 * int(arena[pool.HALF]) - 1
+    if bucket >= arena[pool.NUM_BUCKETS]:
+        bucket -= int(arena[pool.HALF])
+    return int(heads[bucket * int(arena[pool.NUM_LEVELS]) + level])
 
 
 @kernel
@@ -94,58 +94,60 @@ def _match(tokens: IntArray, pages: IntArray, page_bits: int, slot: int, tail: I
 
 @kernel
 def _weight(
-    arena: IntArray, model: FloatArray, pages: IntArray, rows: IntArray, row: int, slot: int,
-    rank: int,
-) -> float:  # fmt: skip
+    arena: IntArray, model: FloatArray, pages: IntArray, request: IntArray, slot: int, rank: int
+) -> float:
     """Return the part of a plain place's weight that depends on where it lies."""
     page_bits = int(arena[pool.PAGE_BITS])
-    page, offset = slot >> page_bits, slot & ((1 << page_bits) - 1)
-    own = pages[page, pool.OWNER] == rows[row, pool.SERIAL]
+    page, offset = (slot >> page_bits) * pool.PAGE_FIELDS, slot & ((1 << page_bits) - 1)
+    own = pages[page + pool.OWNER] == request[pool.SERIAL]
     if own:  # one token further, for the one that is put behind the text
-        age = int(rows[row, pool.LENGTH]) + 1 - (int(pages[page, pool.POSITION]) + offset)
+        age = int(request[pool.LENGTH]) + 1 - (int(pages[page + pool.POSITION]) + offset)
     else:
         clock = int(arena[pool.CLOCK]) + 1
-        age = (clock - int(pages[page, pool.STAMP]) - offset) & pool.MAX_CLOCK
+        age = (clock - int(pages[page + pool.STAMP]) - offset) & pool.MAX_CLOCK
     age_class = 0
     while age > 8 and age_class < tables.AGES - 1:
         age >>= 1
         age_class += 1
-    region = 2 * own + (offset >= pages[page, pool.OUTPUT])
+    region = 2 * own + (offset >= pages[page + pool.OUTPUT])
     rank_class = (rank > 0) + (rank > 1) + (rank > 3) + (rank > 7) + (rank > 15)
     weight = model[tables.RANK + (region * tables.RANKS + rank_class) * tables.KINDS]
     return float(weight * model[tables.AGE + region * tables.AGES + age_class])
 
 
 @kernel
-def search_after(arena: IntArray, floats: FloatArray, row: int, token: int) -> int:
-    """Find the places of a request's tail with ``token`` behind it; return how many there are.
+def search_after(arena: IntArray, floats: FloatArray, row: int, token: int) -> None:
+    """Find the places of a request's tail with ``token`` behind it.
 
     Args:
-        arena: the pool; the row's places are overwritten, nothing else.
-        floats: ``(NUM_WEIGHTS + num_rows * max_places,)`` float64: the tables of weights, and the
-            places' weights, overwritten for the row.
+        arena: the pool; the row's places and their number are overwritten, nothing else.
+        floats: as ``_weights`` lays them out; the places' weights are overwritten for the row.
         row: the request's row.
         token: not negative.
     """
     tokens, links, heads, pages, rows, all_places = _views(arena)
-    places = all_places[row]
-    weights = floats[tables.NUM_WEIGHTS :].reshape((rows.shape[0], places.shape[0]))[row]
+    num_levels, max_places = int(arena[pool.NUM_LEVELS]), int(arena[pool.MAX_PLACES])
+    request = rows[row * pool.ROW_FIELDS : (row + 1) * pool.ROW_FIELDS]
+    places = all_places[row * max_places * pool.PLACE_FIELDS :]
+    weights = floats[tables.PLACES + row * max_places :]
     page_bits = int(arena[pool.PAGE_BITS])
     link_bits = int(arena[pool.SLOT_BITS])
     mask, slot_mask = (1 << page_bits) - 1, (1 << link_bits) - 1
     buffer = np.empty(int(arena[pool.MAX_MATCH]), np.int32)
     buffer[0] = token
     length = 1
-    page = int(rows[row, pool.LAST_PAGE])
-    slot = pool.NONE if page == pool.NONE else (page << page_bits) + int(pages[page, pool.USED]) - 1
+    page = int(request[pool.LAST_PAGE])
+    slot = pool.NONE
+    if page != pool.NONE:
+        slot = (page << page_bits) + int(pages[page * pool.PAGE_FIELDS + pool.USED]) - 1
     while slot != pool.NONE and length < buffer.size and tokens[slot] >= 0:
         buffer[length] = tokens[slot]
         length += 1
         slot = _before(pages, page_bits, slot)
     tail = buffer[:length]
-    salt = _mulmod((int(rows[row, pool.NAMESPACE]) + 1) % pool.PRIME, pool.HASH_BASE)
+    salt = _mulmod((int(request[pool.NAMESPACE]) + 1) % pool.PRIME, pool.HASH_BASE)
     count, longer_k = 0, length + 1
-    for level in range(links.shape[1]):
+    for level in range(num_levels):
         k = int(arena[pool.FIRST_LEVEL + level])
         if k > length:
             continue
@@ -153,32 +155,34 @@ def search_after(arena: IntArray, floats: FloatArray, row: int, token: int) -> i
         rank = 0
         for _ in range(int(arena[pool.FIRST_VISITS + level])):
             slot = link & slot_mask
-            if link == 0 or link >> link_bits != pages[slot >> page_bits, pool.GENERATION]:
+            page = (slot >> page_bits) * pool.PAGE_FIELDS
+            if link == 0 or link >> link_bits != pages[page + pool.GENERATION]:
                 break  # the chain ends, or its rest was reclaimed
-            page = slot >> page_bits
-            link = int(links[slot, level])
-            foreign = pages[page, pool.PAGE_NAMESPACE] != rows[row, pool.NAMESPACE]
-            if foreign or (slot & mask) >= pages[page, pool.USED]:
+            link = int(links[slot * num_levels + level])
+            foreign = pages[page + pool.PAGE_NAMESPACE] != request[pool.NAMESPACE]
+            if foreign or (slot & mask) >= pages[page + pool.USED]:
                 continue
             match = _match(tokens, pages, page_bits, slot, tail)
             following = _after(pages, page_bits, slot)
             if match < k or match >= longer_k or following == pool.NONE or tokens[following] < 0:
                 continue
-            if count == places.shape[0]:
-                return count
-            own = pages[following >> page_bits, pool.OWNER] == rows[row, pool.SERIAL]
-            places[count, finder.AT] = following
-            places[count, finder.RESTART] = following if own else pool.NONE
-            places[count, finder.MATCH] = match
-            places[count, finder.KIND] = finder.PLAIN
-            places[count, finder.VOTES] = tables.VOTE
-            weights[count] = _weight(arena, floats, pages, rows, row, following, rank)
+            if count == max_places:
+                break
+            page = (following >> page_bits) * pool.PAGE_FIELDS
+            own = pages[page + pool.OWNER] == request[pool.SERIAL]
+            at = count * pool.PLACE_FIELDS
+            places[at + finder.AT] = following
+            places[at + finder.RESTART] = following if own else pool.NONE
+            places[at + finder.MATCH] = match
+            places[at + finder.KIND] = finder.PLAIN
+            places[at + finder.VOTES] = tables.VOTE
+            weights[count] = _weight(arena, floats, pages, request, following, rank)
             count += 1
             rank += 1
         longer_k = k
-    return count
+    request[pool.FOUND] = count
 
 
 def compile_kernels() -> None:
     """Compile the kernel that Python calls, for its one signature."""
-    compile_once(search_after, "int64(int32[::1], float64[::1], int64, int64)")
+    compile_once(search_after, "void(int32[::1], float64[::1], int64, int64)")

@@ -1,19 +1,20 @@
 """Kernels of the n-gram pool: pages of tokens and chains of equal k-grams.
 
 Everything lives in one int32 array, the arena, so that a call passes one argument. Its regions, in
-order: a header, the tokens, the chain links (one a level beside each token), the chain heads (a
-hash table a level), the pages' fields, the requests' rows, their last drafts, and room for the
-places that a search finds. ``_regions`` cuts it into views.
+order: a header, the tokens, the chain links (one a level beside each token), the chain heads (one
+a level in each bucket), the pages' fields, the requests' rows, their last drafts, the places that
+a search finds, and room to work in. Kernels index it as it is: Numba counts references to views.
 
 A request writes its tokens into pages that belong to it alone, so requests interleave and end in
 any order. A slot is written once while its page lives, so every link points to an older token. A
 link carries its page's generation: it dies with the page, without anybody looking for it.
 
-Kernels never raise; the class validates. Whoever changes a constant here or in ``_ngram_weights``
-must remove ``__pycache__``: the other kernels' caches don't see it.
+Kernels never raise; the class validates. Whoever changes a constant here or in ``_weights`` must
+remove ``__pycache__``: the other kernels' caches don't see it.
 
-Source: hash chains as in LZ77 match finders (RFC 1951, section 4); polynomial rolling hash modulo
-the Mersenne prime 2**31 - 1 (Karp and Rabin, 1987), whose products fit int64 without overflow.
+Sources: hash chains as in LZ77 match finders (RFC 1951, section 4); polynomial rolling hash modulo
+the Mersenne prime 2**31 - 1 (Karp and Rabin, 1987), whose products fit int64 without overflow;
+linear hashing (Litwin, 1980).
 """
 
 from __future__ import annotations
@@ -22,44 +23,49 @@ import numpy as np
 import numpy.typing as npt
 
 from .._jit import compile_once, kernel
+from ._weights import COUNTS, KNOTS
 
 IntArray = npt.NDArray[np.int32]
-LongArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
-Regions = tuple[IntArray, IntArray, IntArray, IntArray, IntArray, IntArray]
 
 HEADER_SIZE = 64
 NUM_PAGES, PAGE_BITS, SLOT_BITS, BUCKET_BITS, NUM_LEVELS, NUM_ROWS = 0, 1, 2, 3, 4, 5
 FRESH_PAGE, QUEUE_HEAD, QUEUE_TAIL, CLOCK = 6, 7, 8, 9
 """Header: the next page never used, the first and the last page that wait to be reclaimed, and how
 many tokens were ever appended (modulo 2**31)."""
-MAX_MATCH, MAX_SKIP_VISITS = 10, 11
-FIRST_LEVEL, FIRST_VISITS = 16, 24
-"""Header: from here the k of each level, longest first, and the places looked at in each."""
+MAX_MATCH, MAX_SKIP_VISITS, MAX_PLACES, NUM_BUCKETS, HALF = 10, 11, 12, 13, 14
+"""Header: the buckets in use, and the power of two that they have grown from."""
+FIRST_LEVEL, FIRST_VISITS, FIRST_WEIGHT = 16, 24, 32
+"""Header: from here the k of each level, longest first, the places looked at in each, and the
+weight in the rolling hash of the token that leaves the window."""
 
-PAGE_FIELDS = 12
+PAGE_FIELDS = 16
 GENERATION, PAGE_NAMESPACE, OWNER, USED, SEALED, NEXT, PREVIOUS, QUEUE_NEXT = 0, 1, 2, 3, 4, 5, 6, 7
 POSITION, OUTPUT, STAMP = 8, 9, 10
 """Page: position of its first token in the request, offset where the output begins (it may lie
 outside the page), and the clock when the page was taken."""
 
-ROW_FIELDS = 16
+ROW_FIELDS = 24
 NAMESPACE, SERIAL, FIRST_PAGE, LAST_PAGE, LENGTH, PROMPT_LENGTH = 0, 1, 2, 3, 4, 5
 EXPECTED, ANCHOR, ACCEPTED, ACCEPTED_BEFORE, DRAFT_SIZE, DRAFT_CLASS = 6, 7, 8, 9, 10, 11
+RUN, FOUND, FIRST_HASH = 12, 13, 16
 """Row: links to where the text is expected to go on (by the last match of at least four tokens, and
-of at least sixteen), the accepted lengths of the last two drafts,
-and the size and the calibration class of the draft that waits to be settled."""
+of at least sixteen), the accepted lengths of the last two drafts, the size and the calibration
+class of the draft that waits to be settled, how many tokens stand behind the last placeholder (as
+far as they are compared; -1 while the hashes must be made anew), how many places were found, and
+from FIRST_HASH on the levels' rolling hashes."""
 
-DRAFT_FIELDS = 3
+DRAFT_FIELDS = 4
 MAX_DRAFT = 64
+DRAFT_ROOM = MAX_DRAFT * DRAFT_FIELDS
 PROBABILITY_UNIT = 2**30
-"""A row's draft: token, parent and probability (in units) of its first nodes, at most MAX_DRAFT."""
+"""A row's draft: token, parent, probability (in units) and depth of its first nodes, at most
+MAX_DRAFT."""
 
 PLACE_FIELDS = 6
 """A place that a search found: see ``_search_kernels``."""
 
-KNOTS = 16
-"""Intervals of the probability in the calibration (``calibration``)."""
+MIN_BUCKETS, BUCKETS_A_TOKEN = 1 << 14, 2
 
 NONE = -1
 MAX_CLOCK = 2**31 - 1
@@ -69,26 +75,15 @@ BUCKET_MIX = 1_640_531_527
 
 
 @kernel
-def _regions(arena: IntArray) -> Regions:
-    """Cut the arena into tokens, links, heads, pages, rows and drafts."""
-    num_pages = np.int64(arena[NUM_PAGES])
-    num_levels = np.int64(arena[NUM_LEVELS])
-    num_rows = np.int64(arena[NUM_ROWS])
+def _offsets(arena: IntArray) -> tuple[int, int, int, int, int]:
+    """Return where links, heads, pages, rows and drafts begin; the tokens follow the header."""
+    num_levels, num_pages = int(arena[NUM_LEVELS]), int(arena[NUM_PAGES])
     num_slots = num_pages << int(arena[PAGE_BITS])
-    num_buckets = 1 << int(arena[BUCKET_BITS])
-    a = HEADER_SIZE + num_slots
-    b = a + num_slots * num_levels
-    c = b + num_buckets * num_levels
-    d = c + num_pages * PAGE_FIELDS
-    e = d + num_rows * ROW_FIELDS
-    return (
-        arena[HEADER_SIZE:a],
-        arena[a:b].reshape((num_slots, num_levels)),
-        arena[b:c].reshape((num_levels, num_buckets)),
-        arena[c:d].reshape((num_pages, PAGE_FIELDS)),
-        arena[d:e].reshape((num_rows, ROW_FIELDS)),
-        arena[e : e + num_rows * MAX_DRAFT * DRAFT_FIELDS].reshape((num_rows, -1)),
-    )
+    links = HEADER_SIZE + num_slots
+    heads = links + num_slots * num_levels
+    pages = heads + (num_levels << int(arena[BUCKET_BITS]))
+    rows = pages + num_pages * PAGE_FIELDS
+    return links, heads, pages, rows, rows + int(arena[NUM_ROWS]) * ROW_FIELDS
 
 
 @kernel
@@ -100,279 +95,305 @@ def _mulmod(a: int, b: int) -> int:
 
 
 @kernel
-def _previous_slot(pages: IntArray, page_bits: int, slot: int) -> int:
+def _fold(value: int) -> int:
+    """Return ``value`` modulo the prime; it lies in ``[0, 2 * PRIME + 1]``."""
+    value = (value & PRIME) + (value >> 31)
+    return value - PRIME if value >= PRIME else value
+
+
+@kernel
+def _last_slot(arena: IntArray, pages: int, page: int) -> int:
+    """Return the slot of a page's last token."""
+    used = int(arena[pages + page * PAGE_FIELDS + USED])
+    return (page << int(arena[PAGE_BITS])) + used - 1
+
+
+@kernel
+def _previous_slot(arena: IntArray, pages: int, slot: int) -> int:
     """Return the slot of the token before ``slot`` in its request, or -1."""
+    page_bits = int(arena[PAGE_BITS])
     if slot & ((1 << page_bits) - 1):
         return slot - 1
-    page = int(pages[slot >> page_bits, PREVIOUS])
-    return NONE if page == NONE else (page << page_bits) + pages[page, USED] - 1
+    page = int(arena[pages + (slot >> page_bits) * PAGE_FIELDS + PREVIOUS])
+    return NONE if page == NONE else _last_slot(arena, pages, page)
 
 
 @kernel
-def _last_slot(pages: IntArray, rows: IntArray, page_bits: int, row: int) -> int:
-    """Return the slot of the request's last token, or -1."""
-    page = int(rows[row, LAST_PAGE])
-    return NONE if page == NONE else (page << page_bits) + pages[page, USED] - 1
-
-
-@kernel
-def _retire(arena: IntArray, pages: IntArray, page: int) -> None:
+def _retire(arena: IntArray, pages: int, page: int) -> None:
     """End a page's generation: no link leads to it any more."""
-    generation = int(pages[page, GENERATION]) + 1
+    fields = pages + page * PAGE_FIELDS
+    generation = int(arena[fields + GENERATION]) + 1
     # A link is 31 bits: the slot below, the generation above; generation 0 is never used.
     wrapped = generation >> (31 - int(arena[SLOT_BITS])) != 0
-    pages[page, GENERATION] = 1 if wrapped else generation
-    following = pages[page, NEXT]
+    arena[fields + GENERATION] = 1 if wrapped else generation
+    following = int(arena[fields + NEXT])
     if following != NONE:
-        pages[following, PREVIOUS] = NONE
-    pages[page, PAGE_NAMESPACE] = NONE
-    pages[page, USED] = 0
-    pages[page, SEALED] = 0
-    pages[page, NEXT] = NONE
-    pages[page, PREVIOUS] = NONE
+        arena[pages + following * PAGE_FIELDS + PREVIOUS] = NONE
+    for field in (PAGE_NAMESPACE, NEXT, PREVIOUS):
+        arena[fields + field] = NONE
+    arena[fields + USED] = arena[fields + SEALED] = 0
 
 
 @kernel
-def _take_page(arena: IntArray, pages: IntArray, rows: IntArray, row: int, position: int) -> int:
+def _take_page(arena: IntArray, pages: int, request: int, position: int) -> int:
     """Give the request a new page, else the oldest finished one, else its own oldest, else -1."""
     page = int(arena[FRESH_PAGE])
     if page < arena[NUM_PAGES]:
         arena[FRESH_PAGE] = page + 1
     elif arena[QUEUE_HEAD] != NONE:
         page = int(arena[QUEUE_HEAD])
-        following = pages[page, NEXT]
-        arena[QUEUE_HEAD] = following if following != NONE else pages[page, QUEUE_NEXT]
-        if arena[QUEUE_HEAD] == NONE:
+        following = arena[pages + page * PAGE_FIELDS + NEXT]
+        if following == NONE:
+            following = arena[pages + page * PAGE_FIELDS + QUEUE_NEXT]
+        arena[QUEUE_HEAD] = following
+        if following == NONE:
             arena[QUEUE_TAIL] = NONE
-    elif rows[row, FIRST_PAGE] != NONE:
-        page = int(rows[row, FIRST_PAGE])
-        rows[row, FIRST_PAGE] = pages[page, NEXT]
-        if rows[row, FIRST_PAGE] == NONE:
-            rows[row, LAST_PAGE] = NONE
+    elif arena[request + FIRST_PAGE] != NONE:
+        page = int(arena[request + FIRST_PAGE])
+        arena[request + FIRST_PAGE] = arena[pages + page * PAGE_FIELDS + NEXT]
+        if arena[request + FIRST_PAGE] == NONE:
+            arena[request + LAST_PAGE] = NONE
+        arena[request + RUN] = NONE  # the hashes may cover tokens that go
     else:
         return NONE
     _retire(arena, pages, page)
-    last = rows[row, LAST_PAGE]
-    pages[page, PAGE_NAMESPACE] = rows[row, NAMESPACE]
-    pages[page, OWNER] = rows[row, SERIAL]
-    pages[page, POSITION] = position
-    pages[page, OUTPUT] = rows[row, PROMPT_LENGTH] - position
-    pages[page, PREVIOUS] = last
+    fields = pages + page * PAGE_FIELDS
+    last = int(arena[request + LAST_PAGE])
+    arena[fields + PAGE_NAMESPACE] = arena[request + NAMESPACE]
+    arena[fields + OWNER] = arena[request + SERIAL]
+    arena[fields + POSITION] = position
+    arena[fields + OUTPUT] = arena[request + PROMPT_LENGTH] - position
+    arena[fields + PREVIOUS] = last
     if last == NONE:
-        rows[row, FIRST_PAGE] = page
+        arena[request + FIRST_PAGE] = page
     else:
-        pages[last, NEXT] = page
-    rows[row, LAST_PAGE] = page
+        arena[pages + last * PAGE_FIELDS + NEXT] = page
+    arena[request + LAST_PAGE] = page
     return page
 
 
 @kernel
-def _copy_tail(regions: Regions, page_bits: int, row: int, tail: IntArray) -> int:
-    """Copy the request's last tokens, newest first, up to a placeholder; return how many."""
-    tokens, _, _, pages, rows, _ = regions
-    slot = _last_slot(pages, rows, page_bits, row)
-    count = 0
-    while slot != NONE and count < tail.size and tokens[slot] >= 0:
-        tail[count] = tokens[slot]
-        count += 1
-        in_page = slot & ((1 << page_bits) - 1)
-        slot = slot - 1 if in_page else _previous_slot(pages, page_bits, slot)
-    return count
+def _add_buckets(arena: IntArray, heads: int) -> None:
+    """Let the table of chain heads grow with the pages in use, to its full size at most.
 
-
-@kernel
-def _start_hashes(
-    arena: IntArray, regions: Regions, row: int, recent: IntArray, state: LongArray
-) -> int:
-    """Prepare the rolling hashes of a request's last tokens; return how many tokens they cover.
-
-    Args:
-        arena: the pool.
-        regions: its regions.
-        row: the request's row.
-        recent: ``(max_k,)`` int32, overwritten: token i of the covered ones at i.
-        state: ``(num_levels, 3)`` int64, overwritten: hash, weight of the token that leaves the
-            window, salt of the namespace.
+    Bucket ``b`` splits off ``b + HALF``, which begins with the same chain: no growth takes long.
     """
-    tail = np.empty(recent.size, np.int32)
-    count = _copy_tail(regions, int(arena[PAGE_BITS]), row, tail)
-    for i in range(count):
-        recent[i] = tail[count - 1 - i]
-    salt = _mulmod((int(regions[4][row, NAMESPACE]) + 1) % PRIME, HASH_BASE)
-    for level in range(state.shape[0]):
-        k = int(arena[FIRST_LEVEL + level])
-        value = 0
-        weight = 1
-        for i in range(k):
-            weight = _mulmod(weight, HASH_BASE)
-            if i >= k - count:
-                value = (_mulmod(value, HASH_BASE) + int(recent[count - k + i]) + 1) % PRIME
-        state[level, 0] = value
-        state[level, 1] = weight
-        state[level, 2] = salt
-    return count
+    num_levels = int(arena[NUM_LEVELS])
+    wanted = BUCKETS_A_TOKEN * (int(arena[FRESH_PAGE]) << int(arena[PAGE_BITS]))
+    most = min(1 << int(arena[BUCKET_BITS]), wanted)
+    half = int(arena[HALF])
+    for bucket in range(int(arena[NUM_BUCKETS]), most):
+        if bucket == 2 * half:
+            half = bucket
+        for head in range(heads + num_levels * bucket, heads + num_levels * (bucket + 1)):
+            arena[head] = arena[head - num_levels * half]
+    if most > arena[NUM_BUCKETS]:
+        arena[NUM_BUCKETS] = most
+        arena[HALF] = half
 
 
 @kernel
-def _settle(rows: IntArray, draft: IntArray, row: int, new: IntArray, counts: FloatArray) -> None:
+def _start_hashes(arena: IntArray, pages: int, request: int) -> None:
+    """Make the rolling hashes of a request's last tokens anew."""
+    tail = np.empty(int(arena[MAX_MATCH]), np.int32)  # newest first, up to a placeholder
+    count, slot = 0, NONE
+    page = int(arena[request + LAST_PAGE])
+    if page != NONE and arena[pages + page * PAGE_FIELDS + USED] == 0:  # taken just now
+        page = int(arena[pages + page * PAGE_FIELDS + PREVIOUS])
+    if page != NONE:
+        slot = _last_slot(arena, pages, page)
+    while slot != NONE and count < tail.size and arena[HEADER_SIZE + slot] >= 0:
+        tail[count] = arena[HEADER_SIZE + slot]
+        count += 1
+        slot = _previous_slot(arena, pages, slot)
+    arena[request + RUN] = count
+    for level in range(int(arena[NUM_LEVELS])):
+        value = 0
+        for back in range(min(int(arena[FIRST_LEVEL + level]), count) - 1, -1, -1):
+            value = _fold(_mulmod(value, HASH_BASE) + int(tail[back]) + 1)
+        arena[request + FIRST_HASH + level] = value
+
+
+@kernel
+def _token_back(arena: IntArray, pages: int, slot: int, back: int) -> int:
+    """Return the token ``back`` places before ``slot`` in its request; it is there."""
+    mask = (1 << int(arena[PAGE_BITS])) - 1
+    while back > slot & mask:
+        back -= (slot & mask) + 1
+        slot = _previous_slot(arena, pages, slot - (slot & mask))
+    return int(arena[HEADER_SIZE + slot - back])
+
+
+@kernel
+def _settle(arena: IntArray, floats: FloatArray, request: int, draft: int, new: IntArray) -> None:
     """Compare the request's last draft with the tokens that were committed after it.
 
     Where the draft agrees with all of them, what lies deeper is unknown and not counted.
 
     Args:
-        rows: the pool's rows; the accepted lengths are mutated.
-        draft: the row's draft.
-        row: the request's row.
+        arena: the pool; accepted lengths are mutated, depths of nodes not accepted negated.
+        floats: as ``_weights`` lays them out; of the calibration's counts, how often a knot was
+            used and the sum of the outcomes (0 or 1) less the predictions there are mutated.
+        request: where the request's fields begin.
+        draft: where its draft begins.
         new: ``(num_new,)`` int32, at least one.
-        counts: ``(num_classes, KNOTS + 1, 2)`` float64: how often a knot was used and the sum of
-            the outcomes (0 or 1) less the predictions there, mutated.
     """
-    size = int(rows[row, DRAFT_SIZE])
-    rows[row, DRAFT_SIZE] = 0
-    depths = np.empty(size, np.int64)  # negative: not accepted
+    stop = draft + DRAFT_FIELDS * int(arena[request + DRAFT_SIZE])
+    arena[request + DRAFT_SIZE] = 0
     reached = 0
-    for node in range(size):
-        parent = int(draft[DRAFT_FIELDS * node + 1])
-        above = 0 if parent == NONE else int(depths[parent])
-        depth = abs(above) + 1
-        hit = above >= 0 and depth <= new.size and draft[DRAFT_FIELDS * node] == new[depth - 1]
-        depths[node] = depth if hit else -depth
-        if hit:
+    for node in range(draft, stop, DRAFT_FIELDS):
+        parent, depth = int(arena[node + 1]), int(arena[node + 3])
+        above = parent == NONE or arena[draft + DRAFT_FIELDS * parent + 3] > 0
+        if above and depth <= new.size and arena[node] == new[depth - 1]:
             reached = max(reached, depth)
-    rows[row, ACCEPTED_BEFORE] = rows[row, ACCEPTED]
-    rows[row, ACCEPTED] = reached
-    draft_class = int(rows[row, DRAFT_CLASS])
-    for node in range(size):
-        if reached == new.size and abs(depths[node]) > new.size:
+        else:
+            arena[node + 3] = -depth
+    arena[request + ACCEPTED_BEFORE] = arena[request + ACCEPTED]
+    arena[request + ACCEPTED] = reached
+    first = COUNTS + 2 * (KNOTS + 1) * int(arena[request + DRAFT_CLASS])
+    for node in range(draft, stop, DRAFT_FIELDS):
+        depth = int(arena[node + 3])
+        if reached == new.size and -depth > new.size:
             continue
-        predicted = draft[DRAFT_FIELDS * node + 2] / PROBABILITY_UNIT
+        predicted = arena[node + 2] / PROBABILITY_UNIT
         knot = min(int(predicted * KNOTS), KNOTS - 1)
         part = predicted * KNOTS - knot
-        outcome = 1.0 if depths[node] > 0 else 0.0
-        counts[draft_class, knot, 0] += 1.0 - part
-        counts[draft_class, knot, 1] += (1.0 - part) * (outcome - predicted)
-        counts[draft_class, knot + 1, 0] += part
-        counts[draft_class, knot + 1, 1] += part * (outcome - predicted)
+        missed = (1.0 if depth > 0 else 0.0) - predicted
+        at = first + 2 * knot
+        floats[at] += 1.0 - part
+        floats[at + 1] += (1.0 - part) * missed
+        floats[at + 2] += part
+        floats[at + 3] += part * missed
 
 
 @kernel
-def append(arena: IntArray, row: int, new: IntArray, counts: FloatArray) -> None:
+def append(arena: IntArray, floats: FloatArray, row: int, new: IntArray) -> None:
     """Append committed tokens to a request, and enter each into the chain of every level.
 
     Args:
         arena: the pool, mutated.
+        floats: as ``_weights`` lays them out; the calibration's counts are mutated.
         row: the request's row.
         new: ``(num_new,)`` int32.
-        counts: ``(num_classes, KNOTS + 1, 2)`` float64, the calibration's counts, mutated.
     """
-    regions = _regions(arena)
-    tokens, links, heads, pages, rows, drafts = regions
-    if new.size > 0 and rows[row, DRAFT_SIZE] > 0:
-        _settle(rows, drafts[row], row, new, counts)
-    page_bits = int(arena[PAGE_BITS])
-    bucket_shift = 31 - int(arena[BUCKET_BITS])
-    max_k = int(arena[FIRST_LEVEL])
-    recent = np.empty(max_k, np.int32)  # a ring
-    state = np.empty((links.shape[1], 3), np.int64)
-    run = _start_hashes(arena, regions, row, recent, state)
-    position = run
-    page = int(rows[row, LAST_PAGE])
+    links, heads, pages, rows, drafts = _offsets(arena)
+    request = rows + row * ROW_FIELDS
+    if new.size > 0 and arena[request + DRAFT_SIZE] > 0:
+        _settle(arena, floats, request, drafts + row * DRAFT_ROOM, new)
+    page_bits, link_bits = int(arena[PAGE_BITS]), int(arena[SLOT_BITS])
+    num_levels, max_run = int(arena[NUM_LEVELS]), int(arena[MAX_MATCH])
+    run = int(arena[request + RUN])
+    salt = _mulmod(_fold(int(arena[request + NAMESPACE]) + 1), HASH_BASE)
+    num_buckets, half = int(arena[NUM_BUCKETS]), int(arena[HALF])
+    page = int(arena[request + LAST_PAGE])
     used = 1 << page_bits  # full: the first token opens a page
-    if page != NONE and pages[page, SEALED] == 0:
-        used = int(pages[page, USED])
-    length = int(rows[row, LENGTH])
-    rows[row, LENGTH] = length + new.size
-    clock = int(arena[CLOCK])
+    if page != NONE and arena[pages + page * PAGE_FIELDS + SEALED] == 0:
+        used = int(arena[pages + page * PAGE_FIELDS + USED])
+    length, clock = int(arena[request + LENGTH]), int(arena[CLOCK])
+    arena[request + LENGTH] = length + new.size
     arena[CLOCK] = (clock + new.size) & MAX_CLOCK
     for i in range(new.size):
         if used >> page_bits:
-            page = _take_page(arena, pages, rows, row, length + i)
+            page = _take_page(arena, pages, request, length + i)
             if page == NONE:
                 return
-            pages[page, STAMP] = (clock + i) & MAX_CLOCK
+            arena[pages + page * PAGE_FIELDS + STAMP] = (clock + i) & MAX_CLOCK
             used = 0
+            _add_buckets(arena, heads)
+            num_buckets, half = int(arena[NUM_BUCKETS]), int(arena[HALF])
+            if arena[request + RUN] == NONE:
+                _start_hashes(arena, pages, request)
+                run = int(arena[request + RUN])
         token = int(new[i])
         slot = (page << page_bits) + used
-        tokens[slot] = token
+        arena[HEADER_SIZE + slot] = token
         used += 1
-        pages[page, USED] = used
-        if token < 0:
-            run = 0
-            for level in range(links.shape[1]):
-                state[level, 0] = 0
-                links[slot, level] = 0
-            continue
-        link = (int(pages[page, GENERATION]) << int(arena[SLOT_BITS])) | slot
-        for level in range(links.shape[1]):
+        arena[pages + page * PAGE_FIELDS + USED] = used
+        link = (int(arena[pages + page * PAGE_FIELDS + GENERATION]) << link_bits) | slot
+        for level in range(num_levels):
             k = int(arena[FIRST_LEVEL + level])
-            value = (_mulmod(state[level, 0], HASH_BASE) + token + 1) % PRIME
-            if run >= k:
-                gone = (int(recent[(position - k) % max_k]) + 1) % PRIME
-                value = (value + PRIME - _mulmod(gone, state[level, 1])) % PRIME
-            state[level, 0] = value
-            links[slot, level] = 0
-            if run + 1 >= k:
-                mixed = _mulmod((value + state[level, 2]) % PRIME, BUCKET_MIX)
-                links[slot, level] = heads[level, mixed >> bucket_shift]
-                heads[level, mixed >> bucket_shift] = link
-        recent[position % max_k] = token
-        position += 1
-        run = min(run + 1, max_k)
+            value = 0
+            if token >= 0:
+                value = _mulmod(arena[request + FIRST_HASH + level], HASH_BASE)
+                value = _fold(value + token + 1)
+            if token >= 0 and run >= k:
+                if k < used:
+                    gone = int(arena[HEADER_SIZE + slot - k])
+                else:
+                    gone = _token_back(arena, pages, slot, k)
+                gone = _mulmod(_fold(gone + 1), arena[FIRST_WEIGHT + level])
+                value = _fold(value + PRIME - gone)
+            arena[request + FIRST_HASH + level] = value
+            place = links + slot * num_levels + level
+            if token < 0 or run + 1 < k:
+                arena[place] = 0
+                continue
+            bucket = _mulmod(_fold(value + salt), BUCKET_MIX) & (2 * half - 1)
+            if bucket >= num_buckets:
+                bucket -= half
+            head = heads + bucket * num_levels + level
+            arena[place] = arena[head]
+            arena[head] = link
+        run = min(run + 1, max_run) if token >= 0 else 0
+        arena[request + RUN] = run
 
 
 @kernel
 def release(arena: IntArray, row: int) -> None:
     """End a request: its pages stay searchable and wait, behind all earlier ones, for reclaim."""
-    _, _, _, pages, rows, _ = _regions(arena)
-    first = int(rows[row, FIRST_PAGE])
+    _, _, pages, rows, _ = _offsets(arena)
+    request = rows + row * ROW_FIELDS
+    first, last = int(arena[request + FIRST_PAGE]), int(arena[request + LAST_PAGE])
     if first == NONE:
         return
-    last = int(rows[row, LAST_PAGE])
-    pages[last, QUEUE_NEXT] = NONE
+    arena[pages + last * PAGE_FIELDS + QUEUE_NEXT] = NONE
     if arena[QUEUE_HEAD] == NONE:
         arena[QUEUE_HEAD] = first
     else:
-        pages[arena[QUEUE_TAIL], QUEUE_NEXT] = first
+        arena[pages + int(arena[QUEUE_TAIL]) * PAGE_FIELDS + QUEUE_NEXT] = first
     arena[QUEUE_TAIL] = last
-    rows[row, FIRST_PAGE] = NONE
-    rows[row, LAST_PAGE] = NONE
+    arena[request + FIRST_PAGE] = NONE
+    arena[request + LAST_PAGE] = NONE
 
 
 @kernel
 def truncate(arena: IntArray, row: int, length: int) -> None:
     """Forget a request's tokens from position ``length`` on.
 
-    A page that loses only its end is sealed, and the next token opens another one, because a slot
-    is written once a generation; a page that loses all goes to the front of the reclaim queue.
+    A page that loses its end is sealed, and the next token opens another, because a slot is written
+    once a generation; a page that loses all goes to the front of the reclaim queue.
     """
-    _, _, _, pages, rows, _ = _regions(arena)
-    excess = int(rows[row, LENGTH]) - length
+    _, _, pages, rows, _ = _offsets(arena)
+    request = rows + row * ROW_FIELDS
+    excess = int(arena[request + LENGTH]) - length
     if excess <= 0:
         return
-    rows[row, LENGTH] = length
-    rows[row, DRAFT_SIZE] = 0
-    page = int(rows[row, LAST_PAGE])
-    while page != NONE and pages[page, USED] <= excess:
-        excess -= pages[page, USED]
-        previous = int(pages[page, PREVIOUS])
+    arena[request + LENGTH] = length
+    arena[request + DRAFT_SIZE] = 0
+    page = int(arena[request + LAST_PAGE])
+    while page != NONE and arena[pages + page * PAGE_FIELDS + USED] <= excess:
+        fields = pages + page * PAGE_FIELDS
+        excess -= int(arena[fields + USED])
+        previous = int(arena[fields + PREVIOUS])
         _retire(arena, pages, page)
-        pages[page, QUEUE_NEXT] = arena[QUEUE_HEAD]
+        arena[fields + QUEUE_NEXT] = arena[QUEUE_HEAD]
         arena[QUEUE_HEAD] = page
         if arena[QUEUE_TAIL] == NONE:
             arena[QUEUE_TAIL] = page
         if previous != NONE:
-            pages[previous, NEXT] = NONE
+            arena[pages + previous * PAGE_FIELDS + NEXT] = NONE
         page = previous
-    rows[row, LAST_PAGE] = page
+    arena[request + LAST_PAGE] = page
     if page == NONE:
-        rows[row, FIRST_PAGE] = NONE
+        arena[request + FIRST_PAGE] = NONE
     elif excess > 0:
-        pages[page, USED] -= excess
-        pages[page, SEALED] = 1
+        arena[pages + page * PAGE_FIELDS + USED] -= excess
+        arena[pages + page * PAGE_FIELDS + SEALED] = 1
+    _start_hashes(arena, pages, request)
 
 
 def compile_kernels() -> None:
     """Compile every kernel that Python calls, for its one signature."""
-    compile_once(append, "void(int32[::1], int64, int32[::1], float64[:,:,::1])")
+    compile_once(append, "void(int32[::1], float64[::1], int64, int32[::1])")
     compile_once(release, "void(int32[::1], int64)")
     compile_once(truncate, "void(int32[::1], int64, int64)")

@@ -18,59 +18,23 @@ import numpy as np
 import numpy.typing as npt
 
 from .._jit import compile_once, kernel
-from ._pool_kernels import (
-    ACCEPTED,
-    ACCEPTED_BEFORE,
-    BUCKET_BITS,
-    DRAFT_CLASS,
-    DRAFT_FIELDS,
-    DRAFT_SIZE,
-    HEADER_SIZE,
-    KNOTS,
-    MAX_DRAFT,
-    NEXT,
-    NONE,
-    NUM_LEVELS,
-    NUM_PAGES,
-    NUM_ROWS,
-    PAGE_BITS,
-    PAGE_FIELDS,
-    PLACE_FIELDS,
-    PROBABILITY_UNIT,
-    ROW_FIELDS,
-    USED,
-    FloatArray,
-    IntArray,
-    LongArray,
-)
-from ._search_kernels import (
-    AT,
-    CHAIN,
-    DRAFTED,
-    FOUND,
-    KIND,
-    MATCH,
-    PLAIN,
-    RESTART,
-    ROW,
-    VOTES,
-)
+from . import _pool_kernels as pool
+from ._pool_kernels import HEADER_SIZE, NONE, PAGE_FIELDS, PLACE_FIELDS, FloatArray, IntArray
+from ._search_kernels import AT, CHAIN, KIND, MATCH, PLAIN, RESTART, VOTES
 from ._weights import (
     DEPTH_CLASSES,
     DEPTHS,
     ESCAPE,
+    KNOTS,
     LENGTHS,
-    NUM_WEIGHTS,
+    MAPS,
+    PLACES,
     RECENT,
     WIDTH,
     WIDTHS,
 )
 
-NUM_CLASSES = 5
-"""Classes of drafts in the calibration, by the longest match."""
-
 SingleArray = npt.NDArray[np.float32]
-Views = tuple[IntArray, IntArray, IntArray, IntArray, IntArray]
 
 TOKEN, PARENT, DEPTH, MEMBERS, HEAP = 0, 1, 2, 3, 4
 """A group of places that read the same token: the token, parent node, depth, first place. The last
@@ -82,93 +46,81 @@ SUM, PATH, NODE_PATH = 0, 1, 2
 is no part of it: the probabilities of the nodes in the tree."""
 SCORE_FIELDS = 3
 
-
-@kernel
-def _views(arena: IntArray) -> Views:
-    """Cut the arena into tokens, pages, rows, drafts and places."""
-    num_pages = np.int64(arena[NUM_PAGES])
-    num_levels = np.int64(arena[NUM_LEVELS])
-    num_rows = np.int64(arena[NUM_ROWS])
-    num_slots = num_pages << int(arena[PAGE_BITS])
-    a = HEADER_SIZE + num_slots
-    c = a + num_slots * num_levels + (num_levels << int(arena[BUCKET_BITS]))
-    d = c + num_pages * PAGE_FIELDS
-    e = d + num_rows * ROW_FIELDS
-    f = e + num_rows * MAX_DRAFT * DRAFT_FIELDS
-    return (
-        arena[HEADER_SIZE:a],
-        arena[c:d].reshape((num_pages, PAGE_FIELDS)),
-        arena[d:e].reshape((num_rows, ROW_FIELDS)),
-        arena[e:f].reshape((num_rows, MAX_DRAFT * DRAFT_FIELDS)),
-        arena[f:].reshape((num_rows, -1, PLACE_FIELDS)),
-    )
+ROOM_NODES = 64
+"""Most nodes of a tree that is grown in the room that is kept for it."""
 
 
 @kernel
-def _after(pages: IntArray, page_bits: int, slot: int) -> int:
-    """Return the slot of the token after ``slot`` in its request, or -1."""
-    page = slot >> page_bits
-    if (slot & ((1 << page_bits) - 1)) + 1 < pages[page, USED]:
-        return slot + 1
-    page = int(pages[page, NEXT])
-    return NONE if page == NONE else page << page_bits
+def _offsets(arena: IntArray) -> tuple[int, int, int, int, int]:
+    """Return where pages, rows, drafts, places and the room to work in begin."""
+    num_levels = int(arena[pool.NUM_LEVELS])
+    num_pages, num_rows = int(arena[pool.NUM_PAGES]), int(arena[pool.NUM_ROWS])
+    num_slots = num_pages << int(arena[pool.PAGE_BITS])
+    pages = HEADER_SIZE + num_slots * (1 + num_levels)
+    pages += num_levels << int(arena[pool.BUCKET_BITS])
+    rows = pages + num_pages * PAGE_FIELDS
+    drafts = rows + num_rows * pool.ROW_FIELDS
+    places = drafts + num_rows * pool.DRAFT_ROOM
+    room = places + num_rows * int(arena[pool.MAX_PLACES]) * PLACE_FIELDS
+    return pages, rows, drafts, places, room
 
 
 @kernel
-def _push(groups: LongArray, scores: FloatArray, size: int, start: int, stop: int) -> int:
+def _push(groups: IntArray, scores: FloatArray, size: int, start: int, stop: int) -> int:
     """Put the groups from ``start`` to ``stop`` into the heap, and return its new size.
 
     The most probable stands on top, the older one of two that are equal.
     """
     for group in range(start, stop):
-        path = scores[group, PATH]
+        path = scores[SCORE_FIELDS * group + PATH]
         child = size
         while child > 0:
-            above = int(groups[(child - 1) >> 1, HEAP])
-            if scores[above, PATH] >= path:
+            above = int(groups[GROUP_FIELDS * ((child - 1) >> 1) + HEAP])
+            if scores[SCORE_FIELDS * above + PATH] >= path:
                 break
-            groups[child, HEAP] = above
+            groups[GROUP_FIELDS * child + HEAP] = above
             child = (child - 1) >> 1
-        groups[child, HEAP] = group
+        groups[GROUP_FIELDS * child + HEAP] = group
         size += 1
     return size
 
 
 @kernel
-def _pop(groups: LongArray, scores: FloatArray, size: int) -> int:
+def _pop(groups: IntArray, scores: FloatArray, size: int) -> int:
     """Take the top off the heap and return it; the caller lowers the size."""
-    top = int(groups[0, HEAP])
-    moved = int(groups[size - 1, HEAP])
-    path = scores[moved, PATH]
+    top = int(groups[HEAP])
+    moved = int(groups[GROUP_FIELDS * (size - 1) + HEAP])
+    path = scores[SCORE_FIELDS * moved + PATH]
     hole = 0
     child = 1
     while child < size - 1:
-        below = int(groups[child, HEAP])
+        below = int(groups[GROUP_FIELDS * child + HEAP])
+        best = scores[SCORE_FIELDS * below + PATH]
         if child + 1 < size - 1:
-            other = int(groups[child + 1, HEAP])
-            lead = scores[other, PATH] - scores[below, PATH]
-            if lead > 0 or (lead == 0 and other < below):
+            other = int(groups[GROUP_FIELDS * (child + 1) + HEAP])
+            path_of_other = scores[SCORE_FIELDS * other + PATH]
+            if path_of_other > best or (path_of_other == best and other < below):
                 child += 1
-                below = other
-        lead = scores[below, PATH] - path
-        if lead < 0 or (lead == 0 and moved < below):
+                below, best = other, path_of_other
+        if best < path or (best == path and moved < below):
             break
-        groups[hole, HEAP] = below
+        groups[GROUP_FIELDS * hole + HEAP] = below
         hole = child
         child = 2 * hole + 1
-    groups[hole, HEAP] = moved
+    groups[GROUP_FIELDS * hole + HEAP] = moved
     return top
 
 
 @kernel
 def _grow(
-    views: Views,
-    page_bits: int,
+    arena: IntArray,
     model: FloatArray,
+    pages: int,
     recent: float,
-    places: IntArray,
-    weights: FloatArray,
-    groups: LongArray,
+    places: int,
+    num_places: int,
+    weights: int,
+    groups: IntArray,
     scores: FloatArray,
     max_depth: int,
     nodes: IntArray,
@@ -178,80 +130,86 @@ def _grow(
     All is written out in one loop, because a call that passes arrays costs as much as a place.
 
     Args:
-        views: the pool.
-        page_bits: the page size's logarithm.
-        model: the tables of weights.
+        arena: the pool; the places are mutated: each reads on with its group.
+        model: the tables of weights, and behind them the places' weights.
+        pages: where the pages' fields begin.
         recent: the factor of "none of these" that the last drafts give.
-        places: ``(num_places, PLACE_FIELDS)`` int32, mutated: each reads on with its group.
-        weights: ``(num_places,)`` float64.
-        groups: ``(max_groups, GROUP_FIELDS)`` int64 to work in.
-        scores: ``(max_groups, SCORE_FIELDS)`` float64 to work in; the nodes' path probabilities
+        places: where the places begin.
+        num_places: how many there are, at least one.
+        weights: where their weights begin.
+        groups: ``(max_groups * GROUP_FIELDS,)`` int32 to work in.
+        scores: ``(max_groups * SCORE_FIELDS,)`` float64 to work in; the nodes' path probabilities
             are left in its last column.
         max_depth: the deepest level.
-        nodes: ``(2, max_nodes)`` int32, overwritten: token ids and parents.
+        nodes: ``(1 + 2 * max_nodes,)`` int32, overwritten: token ids from 1 on, then parents.
 
     Returns:
         The number of nodes.
     """
-    tokens, pages, _, _, _ = views
+    page_bits = int(arena[pool.PAGE_BITS])
     mask = (1 << page_bits) - 1
-    for place in range(weights.size):
-        places[place, CHAIN] = place + 1 if place + 1 < weights.size else NONE
+    max_nodes = nodes.size >> 1
+    for place in range(num_places):
+        arena[places + PLACE_FIELDS * place + CHAIN] = place + 1
+    arena[places + PLACE_FIELDS * (num_places - 1) + CHAIN] = NONE
     size, stop, count, depth = 0, 0, 0, 0
-    node, path, place = NONE, 1.0, 0
+    node, path, member = NONE, 1.0, 0
     while True:
         start = stop
         longest = 0
         depth_class = min(depth, 1) + (depth > 1) + (depth > 3) + (depth > 7)
-        while place != NONE and depth < max_depth:
-            following = int(places[place, CHAIN])
-            at = int(places[place, AT])
-            if at != NONE and tokens[at] >= 0:
-                token = int(tokens[at])
+        while member != NONE and depth < max_depth:
+            place = places + PLACE_FIELDS * member
+            following = int(arena[place + CHAIN])
+            at = int(arena[place + AT])
+            if at != NONE and arena[HEADER_SIZE + at] >= 0:
+                token = arena[HEADER_SIZE + at]
                 group = start
-                while group < stop and groups[group, TOKEN] != token:
+                while group < stop and groups[GROUP_FIELDS * group + TOKEN] != token:
                     group += 1
                 if group == stop:
-                    groups[group, TOKEN] = token
-                    groups[group, PARENT] = node
-                    groups[group, DEPTH] = depth + 1
-                    groups[group, MEMBERS] = NONE
-                    scores[group, SUM] = 0.0
+                    groups[GROUP_FIELDS * group + TOKEN] = token
+                    groups[GROUP_FIELDS * group + PARENT] = node
+                    groups[GROUP_FIELDS * group + DEPTH] = depth + 1
+                    groups[GROUP_FIELDS * group + MEMBERS] = NONE
+                    scores[SCORE_FIELDS * group + SUM] = 0.0
                     stop += 1
-                kind = int(places[place, KIND])
-                match = min(int(places[place, MATCH]) + depth, LENGTHS - 1)
+                kind = int(arena[place + KIND])
+                match = min(int(arena[place + MATCH]) + depth, LENGTHS - 1)
                 if kind == PLAIN and match > longest:
                     longest = match
-                vote = model[int(places[place, VOTES]) + match]
+                vote = model[int(arena[place + VOTES]) + match]
                 vote *= model[DEPTHS + kind * DEPTH_CLASSES + depth_class]
-                scores[group, SUM] += weights[place] * vote
-                places[place, CHAIN] = groups[group, MEMBERS]
-                groups[group, MEMBERS] = place
-                page = at >> page_bits
-                if (at & mask) + 1 < pages[page, USED]:
-                    places[place, AT] = at + 1
-                elif pages[page, NEXT] != NONE:
-                    places[place, AT] = int(pages[page, NEXT]) << page_bits
+                scores[SCORE_FIELDS * group + SUM] += model[weights + member] * vote
+                arena[place + CHAIN] = groups[GROUP_FIELDS * group + MEMBERS]
+                groups[GROUP_FIELDS * group + MEMBERS] = member
+                fields = pages + (at >> page_bits) * PAGE_FIELDS
+                if (at & mask) + 1 < arena[fields + pool.USED]:
+                    arena[place + AT] = at + 1
+                elif arena[fields + pool.NEXT] != NONE:
+                    arena[place + AT] = int(arena[fields + pool.NEXT]) << page_bits
                 else:
-                    places[place, AT] = places[place, RESTART]
-            place = following
+                    arena[place + AT] = arena[place + RESTART]
+            member = following
         total = recent * model[ESCAPE + depth_class * LENGTHS + longest]
         total *= model[WIDTH + min(stop - start, WIDTHS - 1)]
         for group in range(start, stop):
-            total += scores[group, SUM]
+            total += scores[SCORE_FIELDS * group + SUM]
         for group in range(start, stop):
-            scores[group, PATH] = path * scores[group, SUM] / total
+            share = scores[SCORE_FIELDS * group + SUM] / total
+            scores[SCORE_FIELDS * group + PATH] = path * share
         size = _push(groups, scores, size, start, stop)
-        if size == 0 or count == nodes.shape[1]:
+        if size == 0 or count == max_nodes:
             return count
         top = _pop(groups, scores, size)
         size -= 1
-        node, path = count, scores[top, PATH]
-        depth, place = int(groups[top, DEPTH]), int(groups[top, MEMBERS])
-        nodes[0, node] = groups[top, TOKEN]
-        nodes[1, node] = groups[top, PARENT]
-        scores[node, NODE_PATH] = path
+        node, path = count, scores[SCORE_FIELDS * top + PATH]
+        depth = int(groups[GROUP_FIELDS * top + DEPTH])
+        member = int(groups[GROUP_FIELDS * top + MEMBERS])
         count += 1
+        nodes[count] = groups[GROUP_FIELDS * top + TOKEN]
+        nodes[max_nodes + count] = groups[GROUP_FIELDS * top + PARENT]
+        scores[SCORE_FIELDS * node + NODE_PATH] = path
 
 
 @kernel
@@ -261,20 +219,54 @@ def _recent_class(accepted: int) -> int:
 
 
 @kernel
-def _draft_class(places: IntArray, num_places: int) -> int:
+def _draft_class(arena: IntArray, places: int, num_places: int) -> int:
     """Sort a draft by its longest plain match into the five classes of the calibration."""
     longest = 0
-    for place in range(num_places):
-        if places[place, KIND] == PLAIN and places[place, AT] != NONE:
-            longest = max(longest, int(places[place, MATCH]))
+    for place in range(places, places + num_places * PLACE_FIELDS, PLACE_FIELDS):
+        if arena[place + KIND] == PLAIN and arena[place + AT] != NONE:
+            longest = max(longest, int(arena[place + MATCH]))
     return (longest > 1) + (longest > 3) + (longest > 7) + (longest > 15)
+
+
+@kernel
+def _keep(
+    arena: IntArray, draft: int, floats: FloatArray, maps: int, scores: FloatArray,
+    nodes: IntArray, count: int, probs: SingleArray,
+) -> None:  # fmt: skip
+    """Calibrate a tree's probabilities, and keep its first nodes until the tokens come.
+
+    Args:
+        arena: the pool; the request's draft is overwritten.
+        draft: where it begins.
+        floats: as ``_weights`` lays them out.
+        maps: where the calibration's map for the draft's class begins.
+        scores: the nodes' path probabilities, as ``_grow`` left them.
+        nodes: the tree.
+        count: its nodes.
+        probs: ``(max_nodes,)`` float32, overwritten.
+    """
+    max_nodes = probs.size
+    for node in range(count):
+        path = scores[SCORE_FIELDS * node + NODE_PATH]
+        knot = min(int(path * KNOTS), KNOTS - 1)
+        low = floats[maps + knot]
+        value = np.float32(low + (path * KNOTS - knot) * (floats[maps + knot + 1] - low))
+        parent = int(nodes[1 + max_nodes + node])
+        # Rounding must not lift a child above its parent.
+        probs[node] = value if parent == NONE else min(value, probs[parent])
+        if node < pool.MAX_DRAFT:
+            kept = draft + pool.DRAFT_FIELDS * node
+            arena[kept] = nodes[1 + node]
+            arena[kept + 1] = parent
+            arena[kept + 2] = int(path * pool.PROBABILITY_UNIT)
+            above = 0 if parent == NONE else arena[draft + pool.DRAFT_FIELDS * parent + 3]
+            arena[kept + 3] = above + 1
 
 
 @kernel
 def grow(
     arena: IntArray,
     floats: FloatArray,
-    knots: FloatArray,
     batch: IntArray,
     max_depth: int,
     nodes: IntArray,
@@ -284,57 +276,46 @@ def grow(
 
     Args:
         arena: the pool; the rows keep the draft, until the committed tokens come.
-        floats: ``(NUM_WEIGHTS + num_rows * max_places,)`` float64: the tables of weights, and the
-            places' weights.
-        knots: ``(num_classes, KNOTS + 1)`` float64, the calibration's maps.
-        batch: ``(num_requests, REQUEST_FIELDS)`` int32; the numbers of nodes are written.
+        floats: as ``_weights`` lays them out.
+        batch: ``(num_requests,)`` int32, the requests' rows, or -1.
         max_depth: the deepest level of the trees.
-        nodes: ``(num_requests, 2, max_nodes)`` int32, overwritten: token ids and parents.
+        nodes: ``(num_requests, 1 + 2 * max_nodes)`` int32, overwritten (``TreeBatch``).
         probs: ``(num_requests, max_nodes)`` float32, overwritten: path probabilities.
     """
-    views = _views(arena)
-    _, _, rows, drafts, places = views
-    weights = floats[NUM_WEIGHTS:].reshape((places.shape[0], places.shape[1]))
-    page_bits = int(arena[PAGE_BITS])
-    max_nodes = probs.shape[1]
-    groups = np.empty((places.shape[1] + max_nodes + 1, GROUP_FIELDS), np.int64)
-    scores = np.empty((groups.shape[0], SCORE_FIELDS), np.float64)
-    for i in range(batch.shape[0]):
-        batch[i, DRAFTED] = 0
-        row = int(batch[i, ROW])
-        if batch[i, FOUND] == 0:
+    pages, rows, drafts, all_places, room = _offsets(arena)
+    max_places, max_nodes = int(arena[pool.MAX_PLACES]), probs.shape[1]
+    groups = arena[room:]
+    scores = floats[PLACES + int(arena[pool.NUM_ROWS]) * max_places :]
+    if max_nodes > ROOM_NODES:
+        groups = np.empty((max_places + max_nodes + 1) * GROUP_FIELDS, np.int32)
+        scores = np.empty((max_places + max_nodes + 1) * SCORE_FIELDS, np.float64)
+    for i in range(batch.size):
+        nodes[i, 0] = 0
+        row = int(batch[i])
+        if row == NONE:
             continue
-        recent = 5 * _recent_class(int(rows[row, ACCEPTED]))
-        recent += _recent_class(int(rows[row, ACCEPTED_BEFORE]))
-        found = int(batch[i, FOUND])
-        draft_class = _draft_class(places[row], found)
+        request = rows + row * pool.ROW_FIELDS
+        found = int(arena[request + pool.FOUND])
+        if found == 0:
+            continue
+        recent = 5 * _recent_class(int(arena[request + pool.ACCEPTED]))
+        recent += _recent_class(int(arena[request + pool.ACCEPTED_BEFORE]))
+        places = all_places + row * max_places * PLACE_FIELDS
+        draft_class = _draft_class(arena, places, found)
         count = _grow(
-            views, page_bits, floats, floats[RECENT + recent], places[row, :found],
-            weights[row, :found], groups, scores, max_depth, nodes[i],
+            arena, floats, pages, floats[RECENT + recent], places, found,
+            PLACES + row * max_places, groups, scores, max_depth, nodes[i],
         )  # fmt: skip
-        for node in range(count):
-            path = scores[node, NODE_PATH]
-            knot = min(int(path * KNOTS), KNOTS - 1)
-            low = knots[draft_class, knot]
-            part = path * KNOTS - knot
-            value = low + part * (knots[draft_class, knot + 1] - low)
-            parent = int(nodes[i, 1, node])
-            # Rounding must not lift a child above its parent.
-            probs[i, node] = value if parent == NONE else min(value, float(probs[i, parent]))
-        kept = min(count, MAX_DRAFT)
-        for node in range(kept):
-            drafts[row, DRAFT_FIELDS * node] = nodes[i, 0, node]
-            drafts[row, DRAFT_FIELDS * node + 1] = nodes[i, 1, node]
-            drafts[row, DRAFT_FIELDS * node + 2] = int(scores[node, NODE_PATH] * PROBABILITY_UNIT)
-        rows[row, DRAFT_SIZE] = kept
-        rows[row, DRAFT_CLASS] = draft_class
-        batch[i, DRAFTED] = count
+        draft, maps = drafts + row * pool.DRAFT_ROOM, MAPS + draft_class * (KNOTS + 1)
+        _keep(arena, draft, floats, maps, scores, nodes[i], count, probs[i])
+        nodes[i, 0] = count
+        arena[request + pool.DRAFT_CLASS] = draft_class
+        arena[request + pool.DRAFT_SIZE] = min(count, pool.MAX_DRAFT)
 
 
 def compile_kernels() -> None:
     """Compile the kernel that Python calls, for its one signature."""
     compile_once(
         grow,
-        "void(int32[::1], float64[::1], float64[:,::1], int32[:,::1], int64, int32[:,:,::1],"
-        " float32[:,::1])",
+        "void(int32[::1], float64[::1], int32[::1], int64, int32[:,::1], float32[:,::1])",
     )

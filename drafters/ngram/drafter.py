@@ -1,7 +1,7 @@
 """The n-gram drafter: what followed at the earlier places where the last tokens stood.
 
 It needs no training and no model: it keeps the text of running and finished requests, looks up
-where the last 16, 8, 4, 2 and 1 tokens stood before, and merges what followed there into a tree.
+where the last 24, 4, 2 and 1 tokens stood before, and merges what followed there into a tree.
 How much a place counts depends on how long it matched, whether the match goes on behind a changed
 token, where it lies (own prompt, own output, another request's), how old it is, and how far it is
 from where the text was expected to go on. The weights are fitted once; what the target accepts
@@ -24,12 +24,13 @@ from ..base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_b
 from ..calibration import Calibration
 from ..prompt_backlog import PromptBacklog
 from ..tree import CandidateTree, IntArray
+from ..tree_batch import TreeBatch
 from ..untouched import untouched_zeros
 from . import _after_kernels as after
 from . import _pool_kernels as pool
 from . import _search_kernels as finder
 from . import _tree_kernels as grower
-from ._weights import make_model
+from . import _weights as tables
 
 _DRAFTS_A_REFIT = 64
 _MIN_SPACES = 1024
@@ -55,11 +56,11 @@ class NgramConfig:
             until its prompt is in, a request has no drafts. Without it all are indexed at once.
     """
 
-    levels: tuple[int, ...] = (16, 8, 4, 2, 1)
-    max_visits: tuple[int, ...] = (6, 8, 16, 48, 16)
+    levels: tuple[int, ...] = (24, 4, 2, 1)
+    max_visits: tuple[int, ...] = (8, 16, 48, 16)
     max_skip_visits: int = 6
     max_match: int = 64
-    max_places: int = 96
+    max_places: int = 64
     capacity: int = 1 << 22
     page_size: int = 128
     max_requests: int = 1024
@@ -115,13 +116,14 @@ class NgramDrafter:
         for module in (pool, finder, grower, after):
             module.compile_kernels()
         self._arena, self._pages, self._rows, self._drafts = _new_arena(self.config)
-        num_weights = len(self._rows) * self.config.max_places
-        self._floats = np.concatenate((make_model(), np.zeros(num_weights)))
-        self._calibration = Calibration(grower.NUM_CLASSES, pool.KNOTS + 1)
+        self._floats = _new_floats(self.config, len(self._rows))
+        self._calibration = _calibration_within(self._floats)
         self._drafts_until_refit = _DRAFTS_A_REFIT
-        self._batch = np.empty((0, finder.REQUEST_FIELDS), np.int32)
+        self._batch = np.empty(0, np.int32)  # the rows of the requests asked for last
+        self._batch_ids: list[RequestId] | None = None  # and their ids, while they still run
         self._row_of: dict[RequestId, int] = {}
         self._backlog = PromptBacklog(self.config.slice_tokens, self._append)
+        self._in_slices = self.config.slice_tokens is not None
         self._free_rows = list(range(len(self._rows)))[::-1]
         self._spaces: dict[str, int] = {}
         self._max_spaces = _MIN_SPACES
@@ -149,6 +151,7 @@ class NgramDrafter:
         if not self._free_rows:
             return  # one more than may run: it goes without drafts
         row = self._free_rows.pop()
+        self._batch_ids = None
         self._serial = self._serial % 0x7FFFFFFF + 1
         space = self._space_of(namespace) if self.config.search_earlier else self._serial
         fields = np.zeros(pool.ROW_FIELDS, np.int32)
@@ -163,8 +166,14 @@ class NgramDrafter:
 
     def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
         """Append committed tokens, also while speculation is off."""
-        if request_id in self._row_of:
-            self._backlog.extend(request_id, as_token_ids(token_ids))
+        row = self._row_of.get(request_id)
+        if row is None:
+            return
+        tokens = as_token_ids(token_ids)
+        if self._in_slices:
+            self._backlog.extend(request_id, tokens)
+        else:
+            pool.append(self._arena, self._floats, row, tokens)
 
     def propose(
         self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
@@ -174,31 +183,37 @@ class NgramDrafter:
         Raises:
             ValueError: a limit is negative.
         """
-        check_budget(max_nodes, max_depth)
-        self._backlog.begin_step()
-        num_requests = len(request_ids)
-        if num_requests == 0 or max_nodes == 0 or max_depth == 0:
-            return [CandidateTree.empty()] * num_requests
-        if len(self._batch) != num_requests:
-            self._batch = np.empty((num_requests, finder.REQUEST_FIELDS), np.int32)
-        batch = self._batch
-        for i, request_id in enumerate(request_ids):
-            known = request_id not in self._backlog
-            batch[i, finder.ROW] = self._row_of.get(request_id, pool.NONE) if known else pool.NONE
-        self._drafts_until_refit -= num_requests
+        if not request_ids or max_nodes <= 0 or max_depth <= 0:
+            check_budget(max_nodes, max_depth)
+            self._backlog.begin_step()
+            return [CandidateTree.empty()] * len(request_ids)
+        batch = TreeBatch.with_room(len(request_ids), max_nodes)
+        self.draft(request_ids, max_depth, batch)
+        return batch.trees()
+
+    def draft(self, request_ids: Sequence[RequestId], max_depth: int, batch: TreeBatch) -> None:
+        """Write one tree a request into ``batch``, as :meth:`propose` returns them.
+
+        Args:
+            request_ids: at least one.
+            max_depth: the deepest level, at least 1.
+            batch: overwritten; its room, at least one node a tree, is the most that a tree takes.
+        """
+        if request_ids != self._batch_ids:
+            row_of = self._row_of
+            self._batch_ids = list(request_ids)
+            self._batch = np.array([row_of.get(i, pool.NONE) for i in request_ids], np.int32)
+        if self._in_slices:
+            self._backlog.begin_step()
+            self._batch_ids = None
+            self._batch[[i in self._backlog for i in request_ids]] = pool.NONE
+        self._drafts_until_refit -= len(request_ids)
         if self._drafts_until_refit < 0:
             self._calibration.refit()
             self._drafts_until_refit = _DRAFTS_A_REFIT
-        nodes = np.empty((num_requests, 2, max_nodes), np.int32)
-        probs = np.empty((num_requests, max_nodes), np.float32)
-        finder.search(self._arena, self._floats, batch)
-        knots = self._calibration.knots
-        grower.grow(self._arena, self._floats, knots, batch, max_depth, nodes, probs)
-        trees = []
-        for i in range(num_requests):
-            size = batch[i, finder.DRAFTED]
-            trees.append(CandidateTree(nodes[i, 0, :size], nodes[i, 1, :size], probs[i, :size]))
-        return trees
+        arena, floats, rows = self._arena, self._floats, self._batch
+        finder.search(arena, floats, rows)
+        grower.grow(arena, floats, rows, max_depth, batch.nodes, batch.probs)
 
     def propose_after(
         self, request_id: RequestId, next_ids: Sequence[int], max_nodes: int, max_depth: int
@@ -219,18 +234,15 @@ class NgramDrafter:
         if row is None or request_id in self._backlog or max_nodes == 0 or max_depth == 0:
             return [CandidateTree.empty()] * len(next_ids)
         fields, draft = self._rows[row].copy(), self._drafts[row].copy()
-        batch = np.array([[row, 0, 0]], np.int32)
-        nodes = np.empty((len(next_ids), 1, 2, max_nodes), np.int32)
-        probs = np.empty((len(next_ids), 1, max_nodes), np.float32)
-        knots = self._calibration.knots
+        rows = np.array([row], np.int32)
         trees = []
-        for token, node, prob in zip(next_ids, nodes, probs, strict=True):
-            batch[0, finder.FOUND] = (
-                after.search_after(self._arena, self._floats, row, token) if token >= 0 else 0
-            )
-            grower.grow(self._arena, self._floats, knots, batch, max_depth, node, prob)
-            size = batch[0, finder.DRAFTED]
-            trees.append(CandidateTree(node[0, 0, :size], node[0, 1, :size], prob[0, :size]))
+        for token in next_ids:
+            batch = TreeBatch.with_room(1, max_nodes)
+            self._rows[row, pool.FOUND] = 0
+            if token >= 0:
+                after.search_after(self._arena, self._floats, row, token)
+            grower.grow(self._arena, self._floats, rows, max_depth, batch.nodes, batch.probs)
+            trees += batch.trees()
         # The draft that waits to be settled is the one that was proposed.
         self._rows[row], self._drafts[row] = fields, draft
         return trees
@@ -255,13 +267,14 @@ class NgramDrafter:
         self._backlog.drop(request_id)
         row = self._row_of.pop(request_id, None)
         if row is not None:
+            self._batch_ids = None
             pool.release(self._arena, row)
             self._free_rows.append(row)
 
     def _append(self, request_id: RequestId, tokens: IntArray, is_output: bool) -> None:
         """Index tokens of a request; its row knows where the prompt ends."""
         row = self._row_of[request_id]
-        pool.append(self._arena, row, tokens, self._calibration.counts)
+        pool.append(self._arena, self._floats, row, tokens)
 
     def _space_of(self, namespace: str) -> int:
         """Return the number of a namespace; one without any text left may get a new one."""
@@ -283,12 +296,18 @@ def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray, IntArray, IntAr
     num_slots = num_pages * config.page_size
     num_levels = len(config.levels)
     num_rows = min(config.max_requests, num_pages)
-    bucket_bits = max(8, num_slots.bit_length() - 2)  # a bucket for two to four tokens
+    bucket_bits = num_slots.bit_length() - 1  # a bucket for one or two tokens
     pages_start = pool.HEADER_SIZE + num_slots * (1 + num_levels) + (num_levels << bucket_bits)
     rows_start = pages_start + num_pages * pool.PAGE_FIELDS
     rows_stop = rows_start + num_rows * pool.ROW_FIELDS
-    row_room = pool.MAX_DRAFT * pool.DRAFT_FIELDS + config.max_places * pool.PLACE_FIELDS
-    arena = untouched_zeros(rows_stop + num_rows * row_room)
+    drafts_stop = rows_stop + num_rows * pool.DRAFT_ROOM
+    num_places = num_rows * config.max_places
+    num_visits = sum(config.max_visits) + config.max_skip_visits * num_levels
+    room = max(
+        finder.CHAINS_ROOM + config.max_match + num_visits,
+        _max_groups(config) * grower.GROUP_FIELDS,
+    )
+    arena = untouched_zeros(drafts_stop + num_places * pool.PLACE_FIELDS + room)
     page_bits = config.page_size.bit_length() - 1
     header = {
         pool.NUM_PAGES: num_pages,
@@ -301,12 +320,40 @@ def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray, IntArray, IntAr
         pool.QUEUE_TAIL: pool.NONE,
         pool.MAX_MATCH: config.max_match,
         pool.MAX_SKIP_VISITS: config.max_skip_visits,
+        pool.MAX_PLACES: config.max_places,
     }
     for field, value in header.items():
         arena[field] = value
-    arena[pool.FIRST_LEVEL : pool.FIRST_LEVEL + num_levels] = config.levels
-    arena[pool.FIRST_VISITS : pool.FIRST_VISITS + num_levels] = config.max_visits
+    arena[[pool.NUM_BUCKETS, pool.HALF]] = min(pool.MIN_BUCKETS, 1 << bucket_bits)
+    for first, values in (
+        (pool.FIRST_LEVEL, config.levels),
+        (pool.FIRST_VISITS, config.max_visits),
+        (pool.FIRST_WEIGHT, [pow(pool.HASH_BASE, k, pool.PRIME) for k in config.levels]),
+    ):
+        arena[first : first + num_levels] = values
     pages = arena[pages_start:rows_start].reshape(num_pages, pool.PAGE_FIELDS)
     rows = arena[rows_start:rows_stop].reshape(num_rows, pool.ROW_FIELDS)
-    drafts_stop = rows_stop + num_rows * pool.MAX_DRAFT * pool.DRAFT_FIELDS
     return arena, pages, rows, arena[rows_stop:drafts_stop].reshape(num_rows, -1)
+
+
+def _max_groups(config: NgramConfig) -> int:
+    """Return how many groups of places a tree may need that is grown in the arena's room."""
+    return config.max_places + grower.ROOM_NODES + 1
+
+
+def _new_floats(config: NgramConfig, num_rows: int) -> npt.NDArray[np.float64]:
+    """Return the weights, with room behind them, as the kernels take them."""
+    size = num_rows * config.max_places + _max_groups(config) * grower.SCORE_FIELDS
+    floats = np.zeros(tables.PLACES + size)
+    floats[: tables.NUM_WEIGHTS] = tables.make_model()
+    return floats
+
+
+def _calibration_within(floats: npt.NDArray[np.float64]) -> Calibration:
+    """Return a calibration whose maps and counts lie where the kernels look for them."""
+    calibration = Calibration(tables.NUM_CLASSES, tables.KNOTS + 1)
+    shape = (tables.NUM_CLASSES, tables.KNOTS + 1)
+    calibration.knots = floats[tables.MAPS : tables.COUNTS].reshape(shape)
+    calibration.counts = floats[tables.COUNTS : tables.PLACES].reshape(*shape, 2)
+    calibration.refit()
+    return calibration

@@ -193,9 +193,9 @@ def test_a_draft_is_settled_by_the_tokens_that_follow_it() -> None:
 def test_the_heap_gives_the_most_probable_group_and_the_older_of_equals(
     probs: list[float],
 ) -> None:
-    groups = np.zeros((len(probs), grower.GROUP_FIELDS), np.int64)
-    scores = np.zeros((len(probs), grower.SCORE_FIELDS))
-    scores[:, grower.PATH] = probs
+    groups = np.zeros(len(probs) * grower.GROUP_FIELDS, np.int32)
+    scores = np.zeros(len(probs) * grower.SCORE_FIELDS)
+    scores[grower.PATH :: grower.SCORE_FIELDS] = probs
     size = grower._push(groups, scores, 0, 0, len(probs))
     assert size == len(probs)
     popped = [grower._pop(groups, scores, left) for left in range(size, 0, -1)]

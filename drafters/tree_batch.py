@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from .base import RequestId
 from .tree import CandidateTree, FloatArray, IntArray
 
 
@@ -40,3 +43,20 @@ class TreeBatch:
             parents = nodes[parents_at : parents_at + size]
             trees.append(CandidateTree.trusted(nodes[1 : 1 + size], parents, probs[i, :size]))
         return trees
+
+
+@runtime_checkable
+class DraftsInBatches(Protocol):
+    """A drafter that writes its trees into arrays: what merges them needs no objects."""
+
+    def draft_batch(
+        self, request_ids: Sequence[RequestId], max_depth: int, batch: TreeBatch
+    ) -> None:
+        """Write one tree a request into ``batch``, as ``propose`` would return them.
+
+        Args:
+            request_ids: at least one; an unknown one gets no nodes.
+            max_depth: the deepest level, at least 1.
+            batch: overwritten; its room, at least one node a tree, is the most that a tree takes.
+        """
+        ...

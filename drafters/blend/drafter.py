@@ -29,11 +29,12 @@ from ..base import (
     as_token_ids,
     check_budget,
 )
-from ..tree import CandidateTree
+from ..tree import CandidateTree, IntArray
+from ..tree_batch import DraftsInBatches, TreeBatch
 from . import _merge_kernels as kernels
 from .drawn import join_chosen
 from .price import Price
-from .step import Record, Step, outcome_of
+from .step import Record, Step
 
 if TYPE_CHECKING:
     from ..model_drafting.runner import TreeRunner
@@ -117,6 +118,7 @@ class BlendDrafter:
         # A check against a protocol takes 10 us and more: too much for what is asked every step.
         self._wanting_top_ids = [s for s in self.sources if isinstance(s, WantsTopIds)]
         self._sending_probes = [s for s in self.sources if isinstance(s, SendsProbes)]
+        self._in_batches = [s if isinstance(s, DraftsInBatches) else None for s in self.sources]
         self._num_cheap = len(sources)
         self._prices = [Price(self.config.memory, self.config.retry_period) for _ in fallbacks]
         self._clock = clock
@@ -152,8 +154,10 @@ class BlendDrafter:
             ValueError: ``prompt_ids`` is not one-dimensional or not made of integers.
         """
         prompt = as_token_ids(prompt_ids)
-        zeros = [0] * len(self.sources)
-        self._records[request_id] = Record([0.0] * len(zeros), [0.0] * len(zeros), zeros)
+        num_sources = len(self.sources)
+        self._records[request_id] = Record(
+            [0.0] * num_sources, [0.0] * num_sources, [0] * num_sources
+        )
         for source in self.sources:
             source.start(request_id, prompt, namespace)
 
@@ -186,7 +190,7 @@ class BlendDrafter:
         record = self._records.get(request_id)
         if record is not None and tokens.size:
             self._committed += tokens.size
-            self._settle(record, tokens.tolist())
+            self._settle(record, tokens)
         for source in self.sources:
             source.extend(request_id, tokens)
 
@@ -203,11 +207,13 @@ class BlendDrafter:
         if not request_ids or max_nodes == 0 or max_depth == 0:
             return [CandidateTree.empty()] * len(request_ids)
         records = [self._records.get(request_id) for request_id in request_ids]
-        for record in records:
-            if record is not None:
-                record.step += 1
-                record.trees = [None] * len(self.sources)
         step = Step(request_ids, records, len(self.sources), max_nodes, max_depth)
+        for row in step.rows:
+            record = step.record(row)
+            record.num_steps += 1
+            record.step, record.row = step, row
+            record.drawn.clear()
+            record.asked.clear()
         for index in range(self._num_cheap):
             self._ask(step, index, step.rows)
         merged = step.merge()
@@ -243,7 +249,7 @@ class BlendDrafter:
             source.truncate(request_id, length)
         record = self._records.get(request_id)
         if record is not None:
-            record.trees.clear()
+            record.step = None
 
     def stop(self, request_id: RequestId) -> None:
         """End the request and release what it held."""
@@ -254,14 +260,29 @@ class BlendDrafter:
     def _ask(self, step: Step, index: int, rows: Sequence[int]) -> int:
         """Ask a source for those of the given rows for which it is not idle; return how many."""
         asked = [row for row in rows if self._is_asked(step.record(row), index)]
-        if asked:
-            request_ids = [step.request_ids[row] for row in asked]
+        if not asked:
+            return 0
+        request_ids = [step.request_ids[row] for row in asked]
+        trusts = [self._trust(step.record(row), index) for row in asked]
+        for row, trust in zip(asked, trusts, strict=True):
+            if trust != 1.0:
+                step.set_trust(row, index, trust)
+            if index >= self._num_cheap:
+                step.record(row).asked.add(index)
+        source, room = self._in_batches[index], step.room_of(index)
+        if source is None:
             trees = self.sources[index].propose(request_ids, step.max_nodes, step.max_depth)
-            for row, tree in zip(asked, trees, strict=True):
-                record = step.record(row)
-                record.trees[index] = tree
-                if tree.num_nodes:
-                    step.add(row, index, tree, self._trust(record, index))
+            for row, trust, tree in zip(asked, trusts, trees, strict=True):
+                if tree.num_nodes and tree.draft_probs is not None:
+                    step.add_drawn(row, index, tree, trust)
+                elif tree.num_nodes:
+                    step.add(row, index, tree)
+        elif len(asked) == len(step.request_ids):
+            source.draft_batch(request_ids, step.max_depth, room)
+        else:
+            batch = TreeBatch.with_room(len(asked), step.max_nodes)
+            source.draft_batch(request_ids, step.max_depth, batch)
+            room.nodes[asked], room.probs[asked] = batch.nodes, batch.probs
         return len(asked)
 
     def _ask_fallbacks(self, step: Step, merged: Sequence[CandidateTree]) -> bool:
@@ -293,7 +314,7 @@ class BlendDrafter:
 
     def _is_asked(self, record: Record, index: int) -> bool:
         idle = record.idle_steps[index] >= self.config.idle_after
-        return not idle or record.step % self.config.idle_period == 0
+        return not idle or record.num_steps % self.config.idle_period == 0
 
     def _trust(self, record: Record, index: int) -> float:
         """Return the factor on a source's probabilities, at most 1."""
@@ -301,21 +322,21 @@ class BlendDrafter:
         ratio = (record.accepted[index] + prior) / (record.expected[index] + prior)
         return min(ratio, 1.0)
 
-    def _settle(self, record: Record, tokens: list[int]) -> None:
+    def _settle(self, record: Record, tokens: IntArray) -> None:
         """Compare the committed tokens with what each source last proposed."""
-        reached = [0] * len(self.sources)
-        for index, tree in enumerate(record.trees):
-            if tree is None or tree.num_nodes == 0:
-                continue
-            promised, came_true = outcome_of(tree, tokens)
-            fade = max(0.0, 1.0 - promised / self.config.memory)
-            record.expected[index] = record.expected[index] * fade + promised
-            record.accepted[index] = record.accepted[index] * fade + came_true
-            record.idle_steps[index] = 0 if came_true else record.idle_steps[index] + 1
-            reached[index] = came_true
+        if record.step is None:
+            return
+        reached = []
+        for index, (promised, came_true) in enumerate(record.step.outcomes(record.row, tokens)):
+            reached.append(int(came_true))
+            if promised >= 0:
+                fade = max(0.0, 1.0 - promised / self.config.memory)
+                record.expected[index] = record.expected[index] * fade + promised
+                record.accepted[index] = record.accepted[index] * fade + came_true
+                record.idle_steps[index] = 0 if came_true else record.idle_steps[index] + 1
         for number, price in enumerate(self._prices):
             index = self._num_cheap + number
-            if record.trees and record.trees[index] is not None:
+            if index in record.asked:
                 others = max(reached[:index] + reached[index + 1 :])
                 price.record_gain(max(0, reached[index] - others))
-        record.trees.clear()
+        record.step = None

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..base import RequestId
-from ..tree import ROOT, CandidateTree
+from ..tree import ROOT, CandidateTree, IntArray
+from ..tree_batch import TreeBatch
 from . import _merge_kernels as kernels
 
 
@@ -19,8 +20,11 @@ class Record:
     expected: list[float]  # of each source, promised tokens, fading
     accepted: list[float]  # tokens that came true, fading
     idle_steps: list[int]  # steps since it last proposed what came true
-    step: int = 0
-    trees: list[CandidateTree | None] = field(default_factory=list)  # what each last proposed
+    num_steps: int = 0
+    step: Step | None = None  # the last one, until the tokens come that settle it
+    row: int = 0  # of the request in it
+    drawn: dict[int, CandidateTree] = field(default_factory=dict)  # drawn trees by source
+    asked: set[int] = field(default_factory=set)  # the fallbacks that were asked
 
 
 class Step:
@@ -51,16 +55,17 @@ class Step:
             max_nodes: most nodes of each tree, and of a merged one.
             max_depth: deepest node.
         """
+        num_requests = len(records)
         self.request_ids = request_ids
         self.rows = [row for row, record in enumerate(records) if record is not None]
         self._records = records
         self.max_nodes = max_nodes
         self.max_depth = max_depth
-        self.drawn: list[CandidateTree | None] = [None] * len(records)
-        self._nodes = np.empty((len(records), num_sources, 2, max_nodes), np.int32)
-        self._probs = np.empty((len(records), num_sources, max_nodes), np.float32)
-        self._counts = np.zeros((len(records), num_sources), np.int32)
-        self._is_empty = True
+        self.drawn: list[CandidateTree | None] = [None] * num_requests
+        self._nodes = np.empty((num_sources, num_requests, 1 + 2 * max_nodes), np.int32)
+        self._nodes[:, :, 0] = 0
+        self._probs = np.empty((num_sources, num_requests, max_nodes), np.float32)
+        self._trust = np.ones((num_sources, num_requests), np.float32)
 
     def record(self, row: int) -> Record:
         """Return the record of one of ``rows``, the known requests."""
@@ -74,38 +79,47 @@ class Step:
         promised = 0.0 if drawn is None else float(drawn.probs.sum())
         return promised + float(merged[row].probs.sum())
 
-    def add(self, row: int, index: int, tree: CandidateTree, trust: float) -> None:
-        """Take in a source's tree for one request.
+    def room_of(self, index: int) -> TreeBatch:
+        """Return the room for a source's trees, one for each request of the step."""
+        return TreeBatch(self._nodes[index], self._probs[index])
 
-        Of several drawn trees the first is kept: they cannot be merged.
-        """
-        if tree.draft_probs is not None:
-            if tree.num_nodes and self.drawn[row] is None:
-                probs = (tree.probs * trust).astype(np.float32)
-                self.drawn[row] = CandidateTree(
-                    tree.token_ids, tree.parents, probs, tree.draft_probs
-                )
-            return
+    def add(self, row: int, index: int, tree: CandidateTree) -> None:
+        """Take in a source's tree for one request."""
         size = tree.num_nodes
-        self._is_empty = False
-        self._counts[row, index] = size
-        self._nodes[row, index, kernels.TOKEN, :size] = tree.token_ids
-        self._nodes[row, index, kernels.PARENT, :size] = tree.parents
-        self._probs[row, index, :size] = tree.probs * trust
+        self._nodes[index, row, 0] = size
+        self._nodes[index, row, 1 : 1 + size] = tree.token_ids
+        self._nodes[index, row, 1 + self.max_nodes : 1 + self.max_nodes + size] = tree.parents
+        self._probs[index, row, :size] = tree.probs
+
+    def add_drawn(self, row: int, index: int, tree: CandidateTree, trust: float) -> None:
+        """Take in a drawn tree; of several the first is kept: they cannot be merged."""
+        self.record(row).drawn[index] = tree
+        if self.drawn[row] is None:
+            probs = (tree.probs * trust).astype(np.float32)
+            self.drawn[row] = CandidateTree(tree.token_ids, tree.parents, probs, tree.draft_probs)
+
+    def set_trust(self, row: int, index: int, trust: float) -> None:
+        """Set the factor on a source's probabilities for one request; it is 1 at first."""
+        self._trust[index, row] = trust
 
     def merge(self) -> list[CandidateTree]:
         """Return one tree a request of all that was added, drawn trees left out."""
-        num_requests, _, _, max_nodes = self._nodes.shape
-        if self._is_empty:
-            return [CandidateTree.empty()] * num_requests
-        nodes = np.empty((num_requests, 2, max_nodes), np.int32)
-        probs = np.empty((num_requests, max_nodes), np.float32)
-        counts = np.empty(num_requests, np.int32)
-        kernels.merge_trees(self._nodes, self._probs, self._counts, nodes, probs, counts)
-        return [
-            CandidateTree(nodes[row, 0, :size], nodes[row, 1, :size], probs[row, :size])
-            for row, size in enumerate(counts.tolist())
-        ]
+        batch = TreeBatch.with_room(len(self._records), self.max_nodes)
+        kernels.merge_trees(self._nodes, self._probs, self._trust, batch.nodes, batch.probs)
+        return batch.trees()
+
+    def outcomes(self, row: int, tokens: IntArray) -> list[list[float]]:
+        """Return of each source how many tokens it promised and how many came true.
+
+        A source without a tree promised -1.
+        """
+        outcomes = np.empty((len(self._nodes), 2))
+        depths = np.empty(self.max_nodes, np.int32)
+        kernels.settle_trees(self._nodes, self._probs, row, tokens, depths, outcomes)
+        for index, tree in self.record(row).drawn.items():
+            outcomes[index] = outcome_of(tree, tokens.tolist())
+        rows: list[list[float]] = outcomes.tolist()
+        return rows
 
 
 def outcome_of(tree: CandidateTree, tokens: list[int]) -> tuple[float, int]:
@@ -113,10 +127,6 @@ def outcome_of(tree: CandidateTree, tokens: list[int]) -> tuple[float, int]:
 
     Nodes deeper than the committed tokens are left out: what they said is not known yet.
     """
-    if len(tokens) == 1:  # the usual step: only the root's children are known
-        first = tree.parents == ROOT
-        hit = (tree.token_ids[first] == tokens[0]).any()
-        return float(tree.probs[first].sum()), int(hit)
     promised, came_true, tip = 0.0, 0, ROOT
     depths: list[int] = []
     nodes = zip(tree.parents.tolist(), tree.token_ids.tolist(), tree.probs.tolist(), strict=True)

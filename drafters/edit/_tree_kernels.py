@@ -327,7 +327,6 @@ def grow_trees(
     min_prob: float,
     nodes: IntArray,
     probs: FloatArray,
-    num_nodes: IntArray,
 ) -> None:
     """Grow the trees of a batch of requests whose sources were found just now.
 
@@ -338,16 +337,15 @@ def grow_trees(
         counts: hits and trials of each kind and bucket.
         max_depth: of the trees, at least 1.
         min_prob: path probability below which nothing is proposed.
-        nodes: ``(batch, 2, max_nodes)`` int32, tokens and parents, overwritten.
+        nodes: ``(batch, 1 + 2 * max_nodes)`` int32, overwritten (``TreeBatch``).
         probs: ``(batch, max_nodes)`` float32, overwritten; max_nodes is at least 1.
-        num_nodes: ``(batch,)`` int32, overwritten.
     """
     live = np.empty((MAX_SOURCES, align.SOURCE_FIELDS), np.int32)
     groups = np.empty((MAX_SOURCES, GROUP_FIELDS), np.int32)
     weights = np.empty((MAX_SOURCES, WEIGHT_FIELDS), np.float64)
     for index in range(rows.size):
         row = rows[index]
-        num_nodes[index] = 0
+        nodes[index, 0] = 0
         if row < 0 or slots[row, NUM_SOURCES] == 0:
             continue
         header = slots[row, : align.HEADER_SIZE]
@@ -365,8 +363,9 @@ def grow_trees(
             anchor = alignment[align.ANCHOR]
             if anchor >= 0:
                 add_substitute(request, NONE, NONE, 0, anchor, alignment[align.GAP])
-        num_nodes[index] = grow(
-            request, counts, max_depth, min_prob, groups, weights, nodes[index], probs[index]
+        tree = nodes[index, 1:].reshape((2, probs.shape[1]))
+        nodes[index, 0] = grow(
+            request, counts, max_depth, min_prob, groups, weights, tree, probs[index]
         )
 
 
@@ -391,6 +390,6 @@ def compile_kernels() -> None:
     )
     compile_once(
         grow_trees,
-        f"void(int32[::1], {table}, int32[::1], {counts}, int64, float64, int32[:, :, ::1], "
-        "float32[:, ::1], int32[::1])",
+        f"void(int32[::1], {table}, int32[::1], {counts}, int64, float64, {table}, "
+        "float32[:, ::1])",
     )

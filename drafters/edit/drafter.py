@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ..base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget, check_length
 from ..prompt_backlog import PromptBacklog
 from ..tree import CandidateTree, IntArray
+from ..tree_batch import TreeBatch
 from . import _align_kernels as align
 from . import _source_kernels as source
 from . import _tree_kernels as tree_kernels
@@ -141,7 +142,11 @@ class EditDrafter:
 
     def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
         """Append committed tokens, also while speculation is off."""
-        if request_id in self._slot_of:
+        if request_id not in self._slot_of:
+            return
+        if self.config.slice_tokens is None:
+            self._append(request_id, as_token_ids(token_ids), True)
+        else:
             self._backlog.extend(request_id, as_token_ids(token_ids))
 
     def propose(
@@ -152,37 +157,36 @@ class EditDrafter:
         Raises:
             ValueError: a limit is negative.
         """
-        check_budget(max_nodes, max_depth)
+        if not request_ids or max_nodes <= 0 or max_depth <= 0:
+            check_budget(max_nodes, max_depth)
+            self._backlog.begin_step()
+            return [CandidateTree.empty()] * len(request_ids)
+        batch = TreeBatch.with_room(len(request_ids), max_nodes)
+        self.draft_batch(request_ids, max_depth, batch)
+        return batch.trees()
+
+    def draft_batch(
+        self, request_ids: Sequence[RequestId], max_depth: int, batch: TreeBatch
+    ) -> None:
+        """Write one tree a request into ``batch``, as :meth:`propose` returns them.
+
+        Args:
+            request_ids: at least one.
+            max_depth: the deepest level, at least 1.
+            batch: overwritten; its room, at least one node a tree, is the most that a tree takes.
+        """
         self._backlog.begin_step()
-        batch = len(request_ids)
-        if batch == 0 or max_nodes == 0 or max_depth == 0:
-            return [CandidateTree.empty()] * batch
-        rows = np.array(
-            [
-                align.NONE if r in self._backlog else self._slot_of.get(r, align.NONE)
-                for r in request_ids
-            ],
-            np.int32,
-        )
-        nodes = np.empty((batch, 2, max_nodes), np.int32)
-        probs = np.empty((batch, max_nodes), np.float32)
-        num_nodes = np.empty(batch, np.int32)
+        slot_of, backlog = self._slot_of, self._backlog
+        slots = [
+            align.NONE if request_id in backlog else slot_of.get(request_id, align.NONE)
+            for request_id in request_ids
+        ]
+        rows = np.array(slots, np.int32)
         source.find_sources(self._store, self._slots, rows, self._counts)
         tree_kernels.grow_trees(
-            self._store,
-            self._slots,
-            rows,
-            self._counts,
-            max_depth,
-            self.config.min_prob,
-            nodes,
-            probs,
-            num_nodes,
-        )
-        return [
-            CandidateTree(nodes[i, 0, :n], nodes[i, 1, :n], probs[i, :n])
-            for i, n in enumerate(num_nodes.tolist())
-        ]
+            self._store, self._slots, rows, self._counts, max_depth, self.config.min_prob,
+            batch.nodes, batch.probs,
+        )  # fmt: skip
 
     def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
         """Do nothing: the committed tokens, which ``extend`` brings, say all that is used."""
@@ -210,12 +214,11 @@ class EditDrafter:
     def _append(self, request_id: RequestId, tokens: IntArray, is_output: bool) -> None:
         """Index tokens of a request, in a larger extent where they need one."""
         slot = self._slot_of[request_id]
-        length, capacity, prompt_length = self._slots[
-            slot, [align.LENGTH, align.CAPACITY, align.PROMPT_LENGTH]
-        ].tolist()
+        header = self._slots[slot]
+        length, capacity = header.item(align.LENGTH), header.item(align.CAPACITY)
         if capacity == 0:
             # twice the prompt: an edited file comes out about as long as it went in
-            self._allocate(slot, max(2 * prompt_length, _MIN_CAPACITY))
+            self._allocate(slot, max(2 * header.item(align.PROMPT_LENGTH), _MIN_CAPACITY))
         elif length + tokens.size > capacity:
             self._move(slot, length + tokens.size)
         align.append(self._store, self._slots, slot, tokens, is_output)

@@ -188,10 +188,12 @@ class NgramDrafter:
             self._backlog.begin_step()
             return [CandidateTree.empty()] * len(request_ids)
         batch = TreeBatch.with_room(len(request_ids), max_nodes)
-        self.draft(request_ids, max_depth, batch)
+        self.draft_batch(request_ids, max_depth, batch)
         return batch.trees()
 
-    def draft(self, request_ids: Sequence[RequestId], max_depth: int, batch: TreeBatch) -> None:
+    def draft_batch(
+        self, request_ids: Sequence[RequestId], max_depth: int, batch: TreeBatch
+    ) -> None:
         """Write one tree a request into ``batch``, as :meth:`propose` returns them.
 
         Args:

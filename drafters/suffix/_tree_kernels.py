@@ -335,7 +335,7 @@ def _draft(
 def propose(
     arena: IntArray, cursors: LongArray, rows: LongArray, max_depth: int, min_prob: float,
     trust: DoubleArray, groups: LongArray, pool: LongArray, probs: DoubleArray,
-    nodes: IntArray, node_probs: FloatArray, counts: LongArray,
+    nodes: IntArray, node_probs: FloatArray,
 ) -> None:  # fmt: skip
     """Write one tree a request; a row of -1 gets none.
 
@@ -349,17 +349,17 @@ def propose(
         groups: the group of each length.
         pool: scratch.
         probs: scratch.
-        nodes: ``(batch, 2, max_nodes)`` int32, overwritten.
+        nodes: ``(batch, 1 + 2 * max_nodes)`` int32, overwritten (``TreeBatch``).
         node_probs: ``(batch, max_nodes)`` float32, overwritten.
-        counts: ``(batch,)`` int64, the trees' numbers of nodes, overwritten.
     """
     flat = trust.reshape(trust.size)
     for index in range(rows.size):
-        counts[index] = 0
+        nodes[index, 0] = 0
         if rows[index] >= 0:
-            counts[index] = _draft(
+            tree = nodes[index, 1:].reshape((2, node_probs.shape[1]))
+            nodes[index, 0] = _draft(
                 arena, cursors[rows[index]], max_depth, min_prob, flat, groups, pool, probs,
-                nodes[index], node_probs[index],
+                tree, node_probs[index],
             )  # fmt: skip
 
 
@@ -392,5 +392,5 @@ def compile_kernels() -> None:
     compile_once(
         propose,
         "void(int32[::1], int64[:,:,::1], int64[::1], int64, float64, float64[:,:,:,::1], "
-        "int64[::1], int64[:,::1], float64[::1], int32[:,:,::1], float32[:,::1], int64[::1])",
+        "int64[::1], int64[:,::1], float64[::1], int32[:,::1], float32[:,::1])",
     )

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from ..base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget
 from ..snapshot import SnapshotError, read_snapshot, write_snapshot
 from ..tree import CandidateTree, IntArray
+from ..tree_batch import TreeBatch
 from . import _automaton_kernels as kernels
 from . import _tree_kernels as tree_kernels
 from . import _trust_kernels as trust_kernels
@@ -122,11 +123,24 @@ class SuffixDrafter:
         Raises:
             ValueError: a limit is negative.
         """
-        check_budget(max_nodes, max_depth)
-        batch = len(request_ids)
-        if batch == 0 or max_nodes == 0 or max_depth == 0:
-            return [CandidateTree.empty()] * batch
-        rows = np.full(batch, -1, np.int64)
+        if not request_ids or max_nodes <= 0 or max_depth <= 0:
+            check_budget(max_nodes, max_depth)
+            return [CandidateTree.empty()] * len(request_ids)
+        batch = TreeBatch.with_room(len(request_ids), max_nodes)
+        self.draft_batch(request_ids, max_depth, batch)
+        return batch.trees()
+
+    def draft_batch(
+        self, request_ids: Sequence[RequestId], max_depth: int, batch: TreeBatch
+    ) -> None:
+        """Write one tree a request into ``batch``, as :meth:`propose` returns them.
+
+        Args:
+            request_ids: at least one.
+            max_depth: the deepest level, at least 1.
+            batch: overwritten; its room, at least one node a tree, is the most that a tree takes.
+        """
+        rows = [-1] * len(request_ids)
         with self._lock:
             self._room = self.config.slice_tokens
             for index, request_id in enumerate(request_ids):
@@ -137,7 +151,7 @@ class SuffixDrafter:
                         self._room -= self._store.index(request, self._room)
                     if request.num_texts != request.segments.num_texts:
                         self._store.match_shared(request)
-            return self._draft(self._store.cursors, rows, max_nodes, max_depth)
+            self._draft(self._store.cursors, np.array(rows, np.int64), max_depth, batch)
 
     def propose_after(
         self, request_id: RequestId, next_ids: Sequence[int], max_nodes: int, max_depth: int
@@ -164,8 +178,9 @@ class SuffixDrafter:
             tokens = as_token_ids(next_ids)
             for index, cursor in enumerate(cursors):
                 kernels.follow(array, cursor, 0, len(cursor), tokens[index : index + 1])
-            rows = np.arange(num_tokens, dtype=np.int64)
-            return self._draft(cursors, rows, max_nodes, max_depth)
+            batch = TreeBatch.with_room(num_tokens, max_nodes)
+            self._draft(cursors, np.arange(num_tokens, dtype=np.int64), max_depth, batch)
+            return batch.trees()
 
     def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
         """Do nothing: the committed tokens, which ``extend`` brings, say all that is used."""
@@ -248,23 +263,15 @@ class SuffixDrafter:
         if reached < tokens.size:
             self._store.append(request, tokens[reached:], tokens.size)
 
-    def _draft(
-        self, cursors: LongArray, rows: LongArray, max_nodes: int, max_depth: int
-    ) -> list[CandidateTree]:
-        """Return the tree of each of the rows of ``cursors``, an empty one for -1."""
-        counts = np.empty(rows.size, np.int64)
-        nodes = np.empty((rows.size, 2, max_nodes), np.int32)
-        probs = np.empty((rows.size, max_nodes), np.float32)
+    def _draft(self, cursors: LongArray, rows: LongArray, max_depth: int, batch: TreeBatch) -> None:
+        """Write the tree of each of the rows of ``cursors``, an empty one for -1."""
+        max_nodes = batch.probs.shape[1]
         if len(self._scratch[1]) < (max_nodes + 1) * tree_kernels.MAX_CHILDREN:
             self._scratch = self._new_scratch(max_nodes)
         tree_kernels.propose(
             self._store.arena.array, cursors, rows, max_depth, self.config.min_prob, self._trust,
-            self._groups, *self._scratch, nodes, probs, counts,
+            self._groups, *self._scratch, batch.nodes, batch.probs,
         )  # fmt: skip
-        return [
-            CandidateTree(nodes[i, 0, :n], nodes[i, 1, :n], probs[i, :n])
-            for i, n in enumerate(counts.tolist())
-        ]
 
     def _new_scratch(self, max_nodes: int) -> tuple[LongArray, DoubleArray]:
         """Return the candidates' columns and probabilities for trees of ``max_nodes``."""

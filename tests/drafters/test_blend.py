@@ -11,6 +11,7 @@ from oracles import tree_paths
 from freedraft import CandidateTree, Feedback
 from freedraft.drafters.blend import BlendConfig, BlendDrafter
 from freedraft.drafters.blend import _merge_kernels as kernels
+from freedraft.drafters.tree_batch import TreeBatch
 
 
 class Scripted:
@@ -63,24 +64,18 @@ def trees(draw: st.DrawFn) -> CandidateTree:
 def test_merge_equals_merge_and_cut(batch: list[list[CandidateTree]], max_kept: int) -> None:
     kernels.compile_kernels()
     size = 12
-    nodes = np.zeros((len(batch), 2, 2, size), np.int32)
-    probs = np.zeros((len(batch), 2, size), np.float32)
-    counts = np.zeros((len(batch), 2), np.int32)
+    nodes = np.zeros((2, len(batch), 1 + 2 * size), np.int32)
+    probs = np.zeros((2, len(batch), size), np.float32)
     for row, sources in enumerate(batch):
         for index, tree in enumerate(sources):
-            counts[row, index] = tree.num_nodes
-            nodes[row, index, 0, : tree.num_nodes] = tree.token_ids
-            nodes[row, index, 1, : tree.num_nodes] = tree.parents
-            probs[row, index, : tree.num_nodes] = tree.probs
-    out_nodes = np.zeros((len(batch), 2, max_kept), np.int32)
-    out_probs = np.zeros((len(batch), max_kept), np.float32)
-    out_counts = np.zeros(len(batch), np.int32)
-    kernels.merge_trees(nodes, probs, counts, out_nodes, out_probs, out_counts)
-    for row, sources in enumerate(batch):
-        kept = int(out_counts[row])
-        got = CandidateTree(
-            out_nodes[row, 0, :kept], out_nodes[row, 1, :kept], out_probs[row, :kept]
-        )
+            nodes[index, row, 0] = tree.num_nodes
+            nodes[index, row, 1 : 1 + tree.num_nodes] = tree.token_ids
+            nodes[index, row, 1 + size : 1 + size + tree.num_nodes] = tree.parents
+            probs[index, row, : tree.num_nodes] = tree.probs
+    merged = TreeBatch.with_room(len(batch), max_kept)
+    trust = np.ones((2, len(batch)), np.float32)
+    kernels.merge_trees(nodes, probs, trust, merged.nodes, merged.probs)
+    for got, sources in zip(merged.trees(), batch, strict=True):
         got.validate()
         wanted = CandidateTree.merge(sources).cut(max_kept)
         assert dict(zip(paths(got), got.probs.tolist(), strict=True)) == dict(

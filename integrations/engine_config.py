@@ -44,7 +44,7 @@ _TOKENS_THAT_DOUBLE = 128
 _TOKENS_THAT_DOUBLE_ON_CPU = 48
 # Engines have few tokens in a step that cost next to nothing, so that a large margin would leave
 # out even those.
-_MARGIN = 0.02
+_MARGIN = 0.05
 _LEAST_POOL_MIB = 1
 # Prompts are indexed in slices, so that no step of all requests waits for long ones: about 1.5 ms.
 _SLICE_TOKENS = 2048

@@ -1,7 +1,8 @@
 """Do drafts change a token on any cache of any architecture? 100 prompts each, float64.
 
 Fifteen architectures with random weights, each kind of cache, alone and in ragged batches of five,
-greedily and with a seed; plain decoding runs on a cache of the same kind. Combinations that are
+greedily and with a seed; plain decoding runs on a cache of the same kind: greedily that is the
+model's own ``generate`` of each prompt alone, with a seed our loop without drafts. Combinations that are
 refused by name are listed with the reason. Quanto and HQQ run where they are installed. What the
 output already holds for as many prompts and tokens is not run again.
 
@@ -31,6 +32,8 @@ from cache_kinds import KINDS, Options, count_differences  # noqa: E402
 from recurrent_models import build_recurrent  # noqa: E402
 from tiny_architectures import NAMES, build  # noqa: E402
 
+REFERENCE = "transformers, each prompt alone"
+"""What greedy text is compared with; sampled text is compared with our loop without drafts."""
 RECURRENT = ("qwen3_next", "lfm2", "mamba2", "falcon_h1")
 
 
@@ -57,7 +60,7 @@ def measure(
         different, accepted = count_differences(model, kind, num_prompts, batch_size, new_tokens)
     except ValueError as error:
         return {"refused": str(error)}
-    return {"different": different, "accepted": accepted}
+    return {"different": different, "accepted": accepted, "greedy_reference": REFERENCE}
 
 
 def earlier_rows(path: Path | None, prompts: int, new_tokens: int) -> list[dict[str, Any]]:

@@ -2,9 +2,9 @@
 
 Fifteen architectures with random weights, each kind of cache, alone and in ragged batches of five,
 greedily and with a seed; plain decoding runs on a cache of the same kind: greedily that is the
-model's own ``generate`` of each prompt alone, with a seed our loop without drafts. Combinations that are
-refused by name are listed with the reason. Quanto and HQQ run where they are installed. What the
-output already holds for as many prompts and tokens is not run again.
+model's own ``generate`` of each prompt alone, with a seed our loop without drafts. Combinations
+that are refused by name are listed with the reason. Quanto and HQQ run where they are installed.
+What the output already holds for as many prompts and tokens is not run again.
 
     OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 python benchmarks/cache_identity.py --output FILE
 """

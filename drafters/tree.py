@@ -179,7 +179,7 @@ class CandidateTree:
             raise ValueError(
                 f"expected draft_probs with {num_nodes} rows, got shape {self.draft_probs.shape}"
             )
-        if num_nodes == 0:
+        if num_nodes == 0 or self._is_plainly_valid(vocab_size):
             return
         if self.token_ids.min() < 0:
             raise ValueError(f"expected token ids >= 0, got {int(self.token_ids.min())}")
@@ -190,6 +190,22 @@ class CandidateTree:
             )
         self._validate_parents()
         self._validate_probs()
+
+    def _is_plainly_valid(self, vocab_size: int | None) -> bool:
+        """Return whether one pass finds nothing to complain about; cheap for trees of a step."""
+        if self.draft_probs is not None:
+            return False
+        top = float("inf") if vocab_size is None else vocab_size
+        probs = self.probs.tolist()
+        edges: set[tuple[int, int]] = set()
+        rows = zip(self.parents.tolist(), self.token_ids.tolist(), probs, strict=True)
+        for node, (parent, token, prob) in enumerate(rows):
+            if not (ROOT <= parent < node and 0 <= token < top):
+                return False
+            if not 0 <= prob <= (1 if parent == ROOT else probs[parent]):
+                return False
+            edges.add((parent, token))
+        return len(edges) == len(probs)
 
     def _validate_parents(self) -> None:
         nodes = np.arange(self.num_nodes)
@@ -226,7 +242,7 @@ class CandidateTree:
     @property
     def is_chain(self) -> bool:
         """Whether each node hangs from the one before it."""
-        return bool((self.parents == np.arange(-1, self.num_nodes - 1)).all())
+        return bool(self.parents.tolist() == list(range(-1, self.num_nodes - 1)))
 
     def depths(self) -> IntArray:
         """Return ``(num_nodes,)`` int32: 1 for a child of the root, one more each level down."""
@@ -246,9 +262,10 @@ class CandidateTree:
     def path(self, node: int) -> list[int]:
         """Return the node indices from the root's child down to ``node``."""
         indices: list[int] = []
+        parents = self.parents.tolist()
         while node != ROOT:
             indices.append(node)
-            node = int(self.parents[node])
+            node = parents[node]
         return indices[::-1]
 
     def children(self) -> dict[int, dict[int, int]]:
@@ -283,6 +300,8 @@ class CandidateTree:
         """
         if max_nodes <= 0 or (max_depth is not None and max_depth <= 0):
             return _EMPTY
+        if self.num_nodes <= max_nodes and (max_depth is None or self.num_nodes <= max_depth):
+            return self
         candidates = np.arange(self.num_nodes)
         if max_depth is not None:
             candidates = candidates[self.depths() <= max_depth]
@@ -310,11 +329,11 @@ class CandidateTree:
         """
         if self.num_nodes == 0 or self.is_chain:
             return self
-        gains = self.probs.astype(np.float64)
+        gains: list[float] = self.probs.tolist()
         for node, parent in enumerate(self.parents.tolist()):
             if parent >= 0:
                 gains[node] += gains[parent]
-        return self.keep(self.path(int(np.argmax(gains))))
+        return self.keep(self.path(gains.index(max(gains))))
 
     def draw(self, text_of: Callable[[int], str] = str) -> str:
         """Draw the tree as lines of text, one node a line with its path probability.

@@ -7,7 +7,8 @@ chi-square test.
 
     python benchmarks/vllm_identity.py --model FOLDER --json benchmarks/results/vllm_identity.json
 
-Run it with the Python that has vLLM and freedraft.
+Run it with the Python that has vLLM and freedraft. What the JSON file already holds of the sampled
+part is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import math
 import platform
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ from vllm_worker import FREEDRAFT, METHODS, EngineProcess, read_prompts
 
 PROMPTS = Path(__file__).with_name("vllm_prompts.jsonl")
 SAMPLED_PROMPT = "Repeat: red blue red blue red blue red blue red"
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "temperature 1": {"temperature": 1.0},
+    "temperature 0.7, top_k 20": {"temperature": 0.7, "top_k": 20},
+    "temperature 0.9, top_p 0.8": {"temperature": 0.9, "top_p": 0.8},
+}
 PARTS = ("greedy", "sampled")
 LEAST_P_VALUE = 1e-3
 MIN_COUNT = 10  # of both samples together; rarer continuations are pooled
@@ -133,14 +139,13 @@ def check_greedy(
     return report
 
 
-def check_sampled(engines: dict[str, EngineProcess], num_draws: int) -> dict[str, Any]:
-    """Return the test's outcome for each kind of sampling."""
-    report = {}
-    for name, sampling in {
-        "temperature 1": {"temperature": 1.0},
-        "temperature 0.7, top_k 20": {"temperature": 0.7, "top_k": 20},
-        "temperature 0.9, top_p 0.8": {"temperature": 0.9, "top_p": 0.8},
-    }.items():
+def check_sampled(
+    engines: dict[str, EngineProcess], num_draws: int, report: dict[str, Any]
+) -> Iterator[None]:
+    """Add the test's outcome for each kind of sampling that the report does not have yet."""
+    for name, sampling in SAMPLINGS.items():
+        if name in report:
+            continue
         sampling = {**sampling, "max_tokens": 4}
         plain = sampled_counts(engines["off"], SAMPLED_PROMPT, sampling, num_draws, 1)
         drafted = sampled_counts(
@@ -149,7 +154,15 @@ def check_sampled(engines: dict[str, EngineProcess], num_draws: int) -> dict[str
         p_value, classes = two_sample_p_value(*cut_to_common(plain, drafted))
         report[name] = {"draws": num_draws, "classes": classes, "p_value": p_value}
         print(f"sampled, {name}: p = {p_value:.3f} over {classes} classes", flush=True)
-    return report
+        yield
+
+
+def write(report: dict[str, Any], path: Path | None) -> None:
+    """Write what was found so far, so that a long run can go on where it stopped."""
+    report["machine"] = f"{platform.machine()}, {platform.python_version()}"
+    report["date"] = time.strftime("%Y-%m-%d")
+    if path is not None:
+        path.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def main() -> None:
@@ -180,15 +193,14 @@ def main() -> None:
     try:
         if "greedy" in arguments.parts:
             report["greedy"] = check_greedy(engines, prompts, arguments.max_tokens)
+            write(report, arguments.json)
         if "sampled" in arguments.parts:
-            report["sampled"] = check_sampled(engines, arguments.num_draws)
+            found = report.setdefault("sampled", {})
+            for _ in check_sampled(engines, arguments.num_draws, found):
+                write(report, arguments.json)
     finally:
         for engine in engines.values():
             engine.close()
-    report["machine"] = f"{platform.machine()}, {platform.python_version()}"
-    report["date"] = time.strftime("%Y-%m-%d")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
     if any(row["identical"] < row["prompts"] for row in report.get("greedy", {}).values()):
         raise SystemExit("expected the same greedy output with and without drafts")
     if any(row["p_value"] < LEAST_P_VALUE for row in report.get("sampled", {}).values()):

@@ -100,8 +100,8 @@ class Outcome:
         streamed: tokens in the order in which they were shown, if the path streams.
         counted: new tokens by the path's own count.
         steps: drafted and accepted nodes of each of the request's steps, if the path tells.
-        preemptions: how often it was put aside and resumed.
         switched_off: whether a fault has switched its drafter off.
+        preemptions: how often it was put aside and resumed.
     """
 
     token_ids: list[int]
@@ -111,8 +111,8 @@ class Outcome:
     streamed: list[int] | None = None
     counted: int | None = None
     steps: list[tuple[int, int]] = field(default_factory=list)
-    preemptions: int = 0
     switched_off: bool = False
+    preemptions: int = 0
 
     @property
     def accepted(self) -> int:

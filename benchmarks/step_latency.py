@@ -42,6 +42,7 @@ from freedraft.drafters.edit import EditDrafter
 from freedraft.drafters.ngram import NgramConfig, NgramDrafter
 from freedraft.drafters.suffix import SuffixConfig, SuffixDrafter
 from freedraft.drafters.tree import CandidateTree, accepted_path
+from freedraft.drafters.tree_batch import TreeBatch
 from freedraft.workbench.traces import TokenTrace, read_traces, tokenize_traces
 
 IntArray = npt.NDArray[np.int32]
@@ -51,6 +52,7 @@ CONTEXTS = (1_024, 8_192, 32_768, 131_072)
 BATCHES = (1, 8, 64)
 STEPS = {1: 400, 8: 100, 64: 40}
 MOST_ARCTIC_TOKENS = 1 << 21
+MOST_TOKENS = 1 << 22
 PARTS = ("files", "ingest", "eviction", "contexts")
 ONE_PLACE = {"max_visits": (1, 1, 1, 1), "max_places": 1, "max_skip_visits": 0}
 """With one place there is nothing to branch to: the n-gram drafter's tree is a chain."""
@@ -135,6 +137,20 @@ class ChainSubject(Subject):
         return [tree.best_chain() for tree in super().propose(requests)]
 
 
+class ArraysSubject(Subject):
+    """A drafter that leaves its trees in arrays, as what merges them takes them."""
+
+    def propose(self, requests: list[int]) -> Any:
+        """Make the timed call."""
+        batch = TreeBatch.with_room(len(requests), MAX_NODES)
+        self.drafter.draft_batch(requests, MAX_NODES, batch)
+        return batch
+
+    def as_trees(self, trees: Any) -> list[CandidateTree]:
+        """Return the trees."""
+        return trees.trees()  # type: ignore[no-any-return]
+
+
 class ArcticSubject(Subject):
     """Arctic's cache: the timed calls are its own, without our adapter around them."""
 
@@ -178,6 +194,7 @@ def make_subjects(num_tokens: int, arctic: bool) -> list[Subject]:
 
     subjects = [
         Subject("ngram", ngram()),
+        ArraysSubject("ngram-arrays", ngram()),
         Subject("ngram-one-place", ngram(**ONE_PLACE)),
         ChainSubject("ngram-best-chain", ngram()),
         Subject("suffix", suffix()),
@@ -190,13 +207,13 @@ def make_subjects(num_tokens: int, arctic: bool) -> list[Subject]:
     return subjects
 
 
-def by_context(traces: Sequence[TokenTrace], max_context: int) -> list[dict[str, Any]]:
+def by_context(traces: Sequence[TokenTrace], contexts: Sequence[int]) -> list[dict[str, Any]]:
     """Walk batches behind long prompts."""
     text = np.concatenate([part for t in traces for part in (t.prompt_ids, t.response_ids)])
     responses = [trace.response_ids for trace in traces]
     rows = []
-    for context in (length for length in CONTEXTS if length <= max_context):
-        for batch in BATCHES:
+    for context in contexts:
+        for batch in (size for size in BATCHES if context * size <= MOST_TOKENS):
             arctic = context * batch <= MOST_ARCTIC_TOKENS
             subjects = make_subjects(context * batch, arctic)
             for request in range(batch):
@@ -256,7 +273,7 @@ def main() -> None:
     parser.add_argument("traces", nargs="+", type=Path)
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--parts", type=lambda text: text.split(","), default=PARTS)
-    parser.add_argument("--max-context", type=int, default=CONTEXTS[-1])
+    parser.add_argument("--contexts", type=lambda text: [int(x) for x in text.split(",")])
     parser.add_argument("--most-requests", type=int, default=1_000)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -272,7 +289,7 @@ def main() -> None:
         "files": lambda: by_file(files, options.most_requests),
         "ingest": lambda: ingest(text),
         "eviction": lambda: eviction(text),
-        "contexts": lambda: by_context(traces, options.max_context),
+        "contexts": lambda: by_context(traces, options.contexts or CONTEXTS),
     }
     result: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
     result |= {

@@ -309,7 +309,8 @@ def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray, IntArray, IntAr
         finder.CHAINS_ROOM + config.max_match + num_visits,
         _max_groups(config) * grower.GROUP_FIELDS,
     )
-    arena = untouched_zeros(drafts_stop + num_places * pool.PLACE_FIELDS + room)
+    size = drafts_stop + num_places * pool.PLACE_FIELDS + room
+    arena = untouched_zeros(size, huge_pages=True)  # every region fills from its beginning on
     page_bits = config.page_size.bit_length() - 1
     header = {
         pool.NUM_PAGES: num_pages,

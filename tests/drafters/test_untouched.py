@@ -17,9 +17,10 @@ def resident_bytes() -> int:
     return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_they_are_zeros_of_ones_own() -> None:
-    first, second = untouched_zeros(100_000), untouched_zeros(100_000)
-    assert first.dtype == np.int32 and first.shape == (100_000,)
+@pytest.mark.parametrize("huge_pages", [False, True])
+def test_they_are_zeros_of_ones_own(huge_pages: bool) -> None:
+    first, second = (untouched_zeros(1_000_000, huge_pages) for _ in range(2))
+    assert first.dtype == np.int32 and first.shape == (1_000_000,)
     first[:] = 7
     assert not second.any()
 

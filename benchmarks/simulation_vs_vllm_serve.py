@@ -47,7 +47,8 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time
 class FixedDraft:
     """Stands in for the method's proposals: worthless drafts of so many tokens a request.
 
-    The tokens go to as few requests as can hold them, other ones each step.
+    The method is asked all the same, as its time is a part of the engine's steps. The tokens go to
+    as few requests as can hold them, other ones each step.
     """
 
     def __init__(self, engine: Any, longest: int) -> None:
@@ -65,6 +66,7 @@ class FixedDraft:
 
     def __enter__(self) -> FixedDraft:
         if self._proposer is not None:
+            self._own = self._proposer.propose
             self._proposer.propose = self._propose
         return self
 
@@ -73,8 +75,9 @@ class FixedDraft:
             del self._proposer.propose  # the method's own again
 
     def _propose(
-        self, _: int, sampled_token_ids: list[list[int]], *__: Any, **___: Any
+        self, most: int, sampled_token_ids: list[list[int]], *rest: Any, **named: Any
     ) -> list[list[int]]:
+        self._own(most, sampled_token_ids, *rest, **named)
         left = self.length * sum(map(bool, sampled_token_ids))
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
         self._first += 1

@@ -213,7 +213,8 @@ class PooledBudget:
         for gain, row in zip(gains, np.split(probs, np.cumsum(sizes)[:-1]), strict=True):
             gain[1 : row.size + 1] = np.sort(row)[::-1]
         costs = self._costs(len(sizes), np.arange(1, max(sizes) + 2))
-        return [padded_choice(gains.cumsum(1), costs, num_emitted)] * len(sizes)
+        row_costs = self.costs.plain_by_requests(len(sizes))
+        return [padded_choice(gains.cumsum(1), costs, num_emitted, row_costs)] * len(sizes)
 
     def _costs(self, num_requests: int, widths: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Return the relative times of the widths, those with drafts by the margin dearer."""

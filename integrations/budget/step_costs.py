@@ -133,6 +133,16 @@ class StepCosts:
         level = self._curve(num_requests).level
         return None if level is None else math.exp(level)
 
+    def plain_by_requests(self, num_requests: int) -> FloatArray64:
+        """Return ``(num_requests,)``: the prior's times of plain steps of 1 to that many requests.
+
+        In any unit; what was measured in between is left out, as it came under other loads.
+        """
+        requests = np.arange(1.0, num_requests + 1)
+        if self._prior is None:
+            return _extended(requests, _CPU_PRIOR)
+        return np.array([float(self._prior.step_seconds(r, [0])[0]) for r in requests])
+
     def _record_drafts(self, curve: _Curve, width: float, measured: float, deserted: bool) -> None:
         self._fade(curve)
         weights = _weights(width)

@@ -102,6 +102,10 @@ class TokenCosts:
             return None
         return math.exp(self._level + float(_weights(num_requests) @ self._log_time))
 
+    def plain_by_requests(self, num_requests: int) -> FloatArray64:
+        """Return ``(num_requests,)``: times of plain steps of 1 to that many requests, any unit."""
+        return self.relative(1, np.arange(1, num_requests + 1))
+
     def _record_drafts(self, plain: FloatArray64, whole: FloatArray64, error: float) -> None:
         assert self._level is not None
         trust = float(whole @ self._trust)

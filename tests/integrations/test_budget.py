@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-import math
+import itertools
+from collections.abc import Sequence
 
 import budget_oracles
 import numpy as np
@@ -14,6 +15,7 @@ from freedraft.integrations.budget import (
     BudgetConfig,
     PooledBudget,
     StepCosts,
+    TokenCosts,
     choose_num_nodes,
     padded_choice,
     pooled_choice,
@@ -73,13 +75,22 @@ def test_the_padded_choice_equals_trying_every_width(
     rates = [sum(1 + row[n] for row in gains) / costs[n] for n in range(4)]
     assert rates[padded_choice(gains, costs)] == pytest.approx(max(rates))
 
-    def least(n: int) -> float:  # the soft minimum of the rows' tokens after the step
-        after = [before + 1 + row[n] for before, row in zip(emitted, gains, strict=False)]
-        return -4 * math.log(sum(math.exp(-tokens / 4) for tokens in after))
+    before = emitted[: len(rows)]
+    row_costs = list(itertools.accumulate(increments[: len(rows)]))
 
-    start = -4 * math.log(sum(math.exp(-before / 4) for before in emitted[: len(rows)]))
-    rates = [(least(n) - start) / costs[n] for n in range(4)]
-    chosen = padded_choice(gains, costs, emitted[: len(rows)])
+    def left(tokens: Sequence[float]) -> float:  # time to the end, row after row dropping out
+        lengths = sorted((1000 - token for token in tokens), reverse=True)
+        ends = [*lengths[1:], 0.0]
+        spans = zip(row_costs, lengths, ends, strict=True)
+        return sum(cost * (longer - shorter) for cost, longer, shorter in spans)
+
+    def worth(n: int) -> float:
+        after = [tokens + 1 + row[n] for tokens, row in zip(before, gains, strict=True)]
+        saved = (left(before) - left(after)) / row_costs[-1]
+        return 0.75 * saved + 0.25 * sum(1 + row[n] for row in gains) / len(rows)
+
+    rates = [worth(n) / costs[n] for n in range(4)]
+    chosen = padded_choice(gains, costs, before, row_costs)
     assert rates[chosen] == pytest.approx(max(rates))
 
 
@@ -390,3 +401,11 @@ def test_a_sleeper_is_named_before_each_step_in_which_it_is_not_asked() -> None:
     assert slept == 10
     budget.set_limit("b", 0)
     assert budget.sleeps("b")
+
+
+def test_plain_steps_by_requests_come_from_what_is_known_before() -> None:
+    assert StepCosts().plain_by_requests(3).tolist() == [1.0, 1.8, 1.8]
+    seconds = np.array([[[1.0, 1.5], [3.0, 3.5]]])
+    known = Calibration("m", "e", "d", MEASURED, (128,), (1, 3), (0, 1), seconds)
+    assert StepCosts(known).plain_by_requests(3).tolist() == [1.0, 2.0, 3.0]
+    assert TokenCosts(4.0).plain_by_requests(3).tolist() == pytest.approx([1.0, 1.25, 1.5])

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from vllm.reasoning import ReasoningParser
 
 
-class MarkedReasoning(ReasoningParser):
+class MarkedReasoning(ReasoningParser):  # type: ignore[misc]  # vLLM has no types here
     """Reasoning ends at a token that the suite chooses; without one there is none.
 
     Attributes:

@@ -12,12 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from freedraft import Drafter
+from freedraft.verifier import GrammarAfter
 from freedraft.workbench.conformance import (
     __main__,
     kinds_choice,
     kinds_drafters,
     kinds_ending,
     kinds_requests,
+    path_generate,
     runner,
 )
 from freedraft.workbench.conformance.contract import Fault, Feature, Kind, Outcome, Request
@@ -35,7 +37,7 @@ def path() -> GeneratePath:
 @pytest.mark.parametrize("name", KINDS)
 def test_generate_conforms(path: GeneratePath, name: str) -> None:
     (finding,) = runner.run_path(path, [KINDS[name]])
-    skipped = {"same-id"}
+    skipped = {"same-id", "preemption"}
     assert (finding.result, finding.why[:2000]) == ("passed", "") or name in skipped
 
 
@@ -123,7 +125,7 @@ def stays_on(request: Request, outcome: Outcome) -> None:
         (streams_less, ["end-in-run", "stop-string", "cap"]),
         (counts_more, ["end-in-run", "cap"]),
         (zero_logprob, ["logprobs"]),
-        (other_token, ["end-drafted", "same-text", "processors", "grammar", "crowd"]),
+        (other_token, ["end-drafted", "same-text", "processors", "grammar", "reasoning", "crowd"]),
         (overdrafts, ["cap", "context-end", "budget"]),
         (stays_on, ["faulty-drafter"]),
     ],
@@ -132,6 +134,18 @@ def test_a_wrong_path_fails(spoil: Callable[[Request, Outcome], None], names: li
     wrong = WrongPath(spoil)
     findings = list(runner.run_path(wrong, [KINDS[name] for name in names]))
     assert [(f.kind, f.result) for f in findings] == [(name, "failed") for name in names]
+
+
+def test_a_grammar_that_does_not_follow_the_text_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stuck(GrammarAfter):
+        """Lets everything behind the switch through, and does not move by it."""
+
+        def advance(self, token_id: int) -> bool:
+            return self.is_bound or super().advance(token_id)
+
+    monkeypatch.setattr(path_generate, "GrammarAfter", Stuck)
+    (finding,) = runner.run_path(GeneratePath(), [KINDS["reasoning"]])
+    assert finding.result == "failed"
 
 
 def test_a_drafter_that_looks_across_namespaces_fails(

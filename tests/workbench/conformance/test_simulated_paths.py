@@ -86,6 +86,33 @@ def test_a_wrong_adapter_fails(name: str) -> None:
     assert finding.result == "failed"
 
 
+class Gone(WrongAdapter):
+    """Takes a request that is put aside for one that has ended."""
+
+    def __init__(self) -> None:
+        self.before: set[object] = set()
+        self.gone: set[object] = set()
+
+    def draft(self, running: Sequence[Running]) -> list[CandidateTree]:
+        ids = {each.request_id for each in running}
+        if ids & self.gone:
+            raise KeyError(f"unknown requests {ids & self.gone}")
+        self.gone |= self.before - ids
+        self.before = ids
+        return [CandidateTree.empty()] * len(running)
+
+
+def test_an_adapter_that_loses_what_was_put_aside_fails() -> None:
+    class Path(SimulatedPath):
+        def make_adapter(self, drafter: Drafter, max_nodes: int) -> Adapter:
+            return Gone()
+
+    kind = next(kind for kind in runner.PATH_KINDS if kind.name == "preemption")
+    (finding,) = runner.run_path(Path(), [kind])
+    assert finding.result == "failed"
+    assert "unknown requests" in finding.why
+
+
 def test_stand_ins_do_not_stay() -> None:
     names = ("sglang.srt.speculative.ngram_worker", "freedraft.integrations.sglang_adapter")
     before = [sys.modules.get(name) for name in names]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .calibration_file import Calibration
+from .interpolation import extended, shares
 from .monotone import isotonic
 
 FloatArray64 = npt.NDArray[np.float64]
@@ -86,6 +87,7 @@ class StepCosts:
         self._rate = rate
         self._recovery = recovery
         self._curves: dict[int, _Curve] = {}
+        self._plain: dict[int, FloatArray64] = {}  # asked for each step, and always the same
         self._num_steps = 0
 
     def record(self, num_requests: int, num_nodes: int, seconds: float) -> None:
@@ -126,7 +128,7 @@ class StepCosts:
             # A width that was never tried gives way to a wider one that proved cheap.
             fitted = np.exp(isotonic(curve.log_ratio, _LEAST_TRUST + curve.trust))
             ratio = curve.ratio = fitted / fitted[0]
-        return _extended(np.asarray(widths, np.float64), ratio)
+        return extended(np.asarray(widths, np.float64), WIDTHS, ratio)
 
     def plain_seconds(self, num_requests: int) -> float | None:
         """Return the time of a step without drafts as it seems now; ``None`` before any step."""
@@ -138,14 +140,19 @@ class StepCosts:
 
         In any unit; what was measured in between is left out, as it came under other loads.
         """
-        requests = np.arange(1.0, num_requests + 1)
-        if self._prior is None:
-            return _extended(requests, _CPU_PRIOR)
-        return np.array([float(self._prior.step_seconds(r, [0])[0]) for r in requests])
+        times = self._plain.get(num_requests)
+        if times is None:
+            requests = np.arange(1.0, num_requests + 1)
+            if self._prior is None:
+                times = extended(requests, WIDTHS, _CPU_PRIOR)
+            else:
+                times = np.array([float(self._prior.step_seconds(r, [0])[0]) for r in requests])
+            self._plain[num_requests] = times
+        return times
 
     def _record_drafts(self, curve: _Curve, width: float, measured: float, deserted: bool) -> None:
         self._fade(curve)
-        weights = _weights(width)
+        weights = shares(width, WIDTHS)
         expected = float(weights @ curve.log_ratio)
         if curve.level is None or deserted:
             curve.level = measured - expected
@@ -191,27 +198,9 @@ class StepCosts:
             seconds = self._prior.step_seconds(num_requests, WIDTHS - 1)
             return np.asarray(seconds / seconds[0])
         # A batch pays for all its tokens, and the second of a row is the dear one there too.
-        tokens = _extended(num_requests * WIDTHS, _CPU_PRIOR)
+        tokens = extended(num_requests * WIDTHS, WIDTHS, _CPU_PRIOR)
         return np.asarray(np.maximum(_CPU_PRIOR, tokens / tokens[0]))
-
-
-def _extended(wanted: FloatArray64, values: FloatArray64) -> FloatArray64:
-    """Return what is given at ``WIDTHS`` at other places, and on along its last line."""
-    slope = (values[-1] - values[-2]) / (WIDTHS[-1] - WIDTHS[-2])
-    beyond = slope * np.maximum(wanted - WIDTHS[-1], 0)
-    return np.asarray(np.interp(wanted, WIDTHS, values) + beyond)
 
 
 def _clip(error: float) -> float:
     return max(-_MOST_SURPRISE, min(error, _MOST_SURPRISE))
-
-
-def _weights(width: float) -> FloatArray64:
-    """Return ``(num_widths,)``: the share of each known width in ``width``."""
-    weights = np.zeros(WIDTHS.size)
-    position = float(np.interp(width, WIDTHS, np.arange(WIDTHS.size)))
-    low = int(position)
-    weights[low] = 1 - (position - low)
-    if low + 1 < WIDTHS.size:
-        weights[low + 1] = position - low
-    return weights

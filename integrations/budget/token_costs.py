@@ -7,6 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from .interpolation import extended, shares
 from .monotone import isotonic
 
 FloatArray64 = npt.NDArray[np.float64]
@@ -66,7 +67,7 @@ class TokenCosts:
             num_nodes: drafted tokens that it computed in all.
             seconds: its wall time.
         """
-        plain, whole = _weights(num_requests), _weights(num_requests + num_nodes)
+        plain, whole = shares(num_requests, _TOKENS), shares(num_requests + num_nodes, _TOKENS)
         measured = math.log(max(seconds, 1e-9))
         expected = float(whole @ self._log_time)
         if self._level is None:
@@ -93,14 +94,16 @@ class TokenCosts:
         """
         if self._fitted is None:
             self._fitted = np.exp(isotonic(self._log_time, _LEAST_TRUST + self._trust))
-        times = _extended(num_requests * np.asarray(widths, np.float64), self._fitted)
-        return np.asarray(times / _extended(np.asarray(num_requests, np.float64), self._fitted))
+        times = extended(num_requests * np.asarray(widths, np.float64), _TOKENS, self._fitted)
+        return np.asarray(
+            times / extended(np.asarray(num_requests, np.float64), _TOKENS, self._fitted)
+        )
 
     def plain_seconds(self, num_requests: int) -> float | None:
         """Return the time of a step without drafts as it seems now; ``None`` before any step."""
         if self._level is None:
             return None
-        return math.exp(self._level + float(_weights(num_requests) @ self._log_time))
+        return math.exp(self._level + float(shares(num_requests, _TOKENS) @ self._log_time))
 
     def plain_by_requests(self, num_requests: int) -> FloatArray64:
         """Return ``(num_requests,)``: times of plain steps of 1 to that many requests, any unit."""
@@ -121,21 +124,3 @@ class TokenCosts:
         moved[_TOKENS[plain > 0][0] > _TOKENS] = 0.0
         self._log_time += (1 - share) * gain * error * moved
         self._trust += gain * whole * (1 - self._trust)
-
-
-def _extended(wanted: FloatArray64, values: FloatArray64) -> FloatArray64:
-    """Return the values between those of ``_TOKENS``, and on along the last line."""
-    slope = (values[-1] - values[-2]) / (_TOKENS[-1] - _TOKENS[-2])
-    beyond = slope * np.maximum(wanted - _TOKENS[-1], 0)
-    return np.asarray(np.interp(wanted, _TOKENS, values) + beyond)
-
-
-def _weights(num_tokens: float) -> FloatArray64:
-    """Return ``(num_known,)``: the share of each of ``_TOKENS`` in a number of tokens."""
-    weights = np.zeros(_TOKENS.size)
-    position = float(np.interp(num_tokens, _TOKENS, np.arange(_TOKENS.size)))
-    low = int(position)
-    weights[low] = 1 - (position - low)
-    if low + 1 < _TOKENS.size:
-        weights[low + 1] = position - low
-    return weights

@@ -1,10 +1,19 @@
-"""A small grammar automaton for tests: what may follow depends on the text modulo a few tokens."""
+"""A small grammar automaton for tests, and a run of the tiny model with it.
+
+What may follow depends on the text modulo a few tokens.
+"""
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import torch
-from tiny_models import VOCAB_SIZE
+from tiny_models import VOCAB_SIZE, random_prompt, tiny_llama
 from torch import Tensor
+
+import freedraft
+from freedraft import GenerationResult
 
 END = 1
 
@@ -41,3 +50,20 @@ class CountingGrammar:
     def allowed(self) -> Tensor:
         self.num_masks += 1
         return torch.tensor([self.legal(token) for token in range(VOCAB_SIZE)])
+
+
+def decode(drafter: Any, prompt_seed: int = 6, **options: Any) -> GenerationResult:
+    """Decode two random prompts of five tokens on the tiny model, without a gate."""
+    rng = random.Random(prompt_seed)
+    ids = torch.tensor([random_prompt(rng, 5), random_prompt(rng, 5)])
+    result = freedraft.generate(
+        tiny_llama(),
+        ids,
+        attention_mask=torch.ones_like(ids),
+        drafter=drafter,
+        cost_gate=False,
+        return_dict=True,
+        **{"max_new_tokens": 20, "do_sample": False, **options},
+    )
+    assert isinstance(result, GenerationResult)
+    return result

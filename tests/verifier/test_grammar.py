@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from grammars import END, CountingGrammar
+from grammars import END, CountingGrammar, decode
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import VOCAB_SIZE, RandomTreeDrafter, random_prompt, tiny_llama
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-import freedraft
-from freedraft import CandidateTree, GenerationResult
+from freedraft import CandidateTree
 from freedraft.verifier import IllegalTokenError
 from freedraft.verifier.grammar import mask_scores, prune
 
@@ -55,22 +54,6 @@ def test_a_drawn_tree_is_not_pruned() -> None:
     q = np.full((2, VOCAB_SIZE), 1 / VOCAB_SIZE, np.float32)
     drawn = CandidateTree.from_arrays([3, 4], [-1, -1], None, q)  # 3 is forbidden
     assert prune(drawn, CountingGrammar()) is drawn
-
-
-def decode(drafter: Any, **options: Any) -> GenerationResult:
-    rng = random.Random(6)
-    ids = torch.tensor([random_prompt(rng, 5), random_prompt(rng, 5)])
-    result = freedraft.generate(
-        tiny_llama(),
-        ids,
-        attention_mask=torch.ones_like(ids),
-        drafter=drafter,
-        cost_gate=False,
-        return_dict=True,
-        **{"max_new_tokens": 20, "do_sample": False, **options},
-    )
-    assert isinstance(result, GenerationResult)
-    return result
 
 
 @pytest.mark.parametrize("options", [{}, {"do_sample": True, "top_k": 9, "seed": 4}])

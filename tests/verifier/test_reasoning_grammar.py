@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
-import torch
-from grammars import CountingGrammar
+from grammars import CountingGrammar, decode
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_models import VOCAB_SIZE, RandomTreeDrafter, random_prompt, tiny_llama
+from tiny_models import VOCAB_SIZE, RandomTreeDrafter
 
-import freedraft
-from freedraft import GenerationResult
 from freedraft.verifier import GrammarAfter
 
+LONGER: dict[str, Any] = {"prompt_seed": 8, "max_new_tokens": 30}
 _MOVES = st.lists(st.integers(-3, 9).filter(bool), max_size=30)
 
 
@@ -46,33 +43,16 @@ def test_equals_reading_the_text_anew(moves: list[int], end: list[int]) -> None:
         assert state.allowed().tolist() == mask
 
 
-def decode(drafter: Any, **options: Any) -> GenerationResult:
-    rng = random.Random(8)
-    ids = torch.tensor([random_prompt(rng, 5), random_prompt(rng, 5)])
-    result = freedraft.generate(
-        tiny_llama(),
-        ids,
-        attention_mask=torch.ones_like(ids),
-        drafter=drafter,
-        cost_gate=False,
-        return_dict=True,
-        max_new_tokens=30,
-        **options,
-    )
-    assert isinstance(result, GenerationResult)
-    return result
-
-
 @pytest.mark.parametrize("options", [{}, {"do_sample": True, "top_k": 9, "seed": 4}])
 def test_the_switch_inside_an_accepted_run(options: dict[str, Any]) -> None:
-    free = decode(None, **options)
+    free = decode(None, **LONGER, **options)
     ends = [new[9] for new in free.token_ids]
     switches = [new.index(end) for new, end in zip(free.token_ids, ends, strict=True)]
 
     def grammar(row: int) -> GrammarAfter:
         return GrammarAfter(CountingGrammar(), [ends[row]])
 
-    plain = decode(None, grammar=grammar, **options)
+    plain = decode(None, grammar=grammar, **LONGER, **options)
     crossed = 0
     for row, switch in enumerate(switches):
         new = plain.token_ids[row]
@@ -83,7 +63,7 @@ def test_the_switch_inside_an_accepted_run(options: dict[str, Any]) -> None:
     for answers in (plain, free):  # drafts that keep the grammar, and drafts that break it
         for seed in range(4):
             drafter = RandomTreeDrafter(seed, [row.tolist() for row in answers.sequences])
-            result = decode(drafter, grammar=grammar, **options)
+            result = decode(drafter, grammar=grammar, **LONGER, **options)
             assert result.token_ids == plain.token_ids
             done = [0, 0]
             for step in result.steps:

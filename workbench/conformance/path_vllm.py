@@ -134,9 +134,8 @@ class VllmPath:
                     output, outcomes[output.request_id], requests[names.index(output.request_id)]
                 )
             for request_id, running in self._scheduler.requests.items():
-                # vLLM makes ids unique by adding to them.
                 for name, outcome in outcomes.items():
-                    if request_id == name or request_id.startswith(f"{name}-"):
+                    if _is_of(request_id, name):
                         outcome.preemptions = running.num_preemptions
             step += 1
         switched_off = self._proposer.statistics["switched_off"] > faults_before
@@ -146,7 +145,7 @@ class VllmPath:
             outcome.steps = [
                 pair
                 for request_id, pairs in self._switch.steps.items()
-                if str(request_id) == name or str(request_id).startswith(f"{name}-")
+                if _is_of(str(request_id), name)
                 for pair in pairs
             ]
         return list(outcomes.values())
@@ -199,6 +198,11 @@ class VllmPath:
         elif request.abort_after is not None and len(outcome.token_ids) >= request.abort_after:
             self._llm.llm_engine.abort_request([output.request_id])
             outcome.finish_reason = "abort"
+
+
+def _is_of(request_id: str, name: str) -> bool:
+    """Return whether an id is the one that was given, or what vLLM has made of it."""
+    return request_id == name or request_id.startswith(f"{name}-")
 
 
 def _reason(completion: Any, outcome: Outcome, request: Request) -> str:

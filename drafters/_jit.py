@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from numba import njit
 
@@ -26,7 +26,7 @@ def kernel(function: Callable[P, R]) -> Dispatcher[Callable[P, R]]:
         return njit(nogil=True)(function)
 
 
-def compile_once(dispatcher: Dispatcher[Callable[..., object]], signature: str) -> None:
+def compile_once(dispatcher: Dispatcher[Callable[P, R]], signature: str) -> Callable[P, R]:
     """Compile ``dispatcher`` for exactly one signature, so that no request waits for the compiler.
 
     Calls with other types raise ``TypeError`` afterwards. Does nothing when the kernel is compiled
@@ -35,9 +35,18 @@ def compile_once(dispatcher: Dispatcher[Callable[..., object]], signature: str) 
     Args:
         dispatcher: what :func:`kernel` returned.
         signature: a Numba signature, for example ``"int64(int32[::1], int64)"``.
+
+    Returns:
+        The compiled function itself. It does not look at the types of its arguments, which takes
+        longer than many a kernel: only for callers that made all arguments themselves.
     """
     compile_for = getattr(dispatcher, "compile", None)
-    if compile_for is None or dispatcher.signatures:
-        return
-    compile_for(signature)
-    dispatcher.disable_compile()
+    if compile_for is None:
+        return dispatcher
+    if not dispatcher.signatures:
+        compile_for(signature)
+        dispatcher.disable_compile()
+    compiled: Any
+    (compiled,) = dispatcher.overloads.values()
+    entry_point: Callable[P, R] = compiled.entry_point
+    return entry_point

@@ -43,22 +43,6 @@ class CandidateTree:
         return _EMPTY
 
     @classmethod
-    def trusted(cls, token_ids: IntArray, parents: IntArray, probs: FloatArray) -> CandidateTree:
-        """Return a tree of a kernel's arrays, without a check; cheaper than the constructor.
-
-        Args:
-            token_ids: ``(num_nodes,)`` int32.
-            parents: ``(num_nodes,)`` int32.
-            probs: ``(num_nodes,)`` float32.
-        """
-        tree = object.__new__(cls)
-        _set_token_ids(tree, token_ids)
-        _set_parents(tree, parents)
-        _set_probs(tree, probs)
-        _set_draft_probs(tree, None)
-        return tree
-
-    @classmethod
     def from_arrays(
         cls,
         token_ids: npt.ArrayLike,
@@ -395,5 +379,23 @@ _set_token_ids = CandidateTree.__dict__["token_ids"].__set__
 _set_parents = CandidateTree.__dict__["parents"].__set__
 _set_probs = CandidateTree.__dict__["probs"].__set__
 _set_draft_probs = CandidateTree.__dict__["draft_probs"].__set__
+
+
+def set_tree_arrays(
+    tree: CandidateTree, token_ids: IntArray, parents: IntArray, probs: FloatArray
+) -> None:
+    """Fill a tree that has no fields yet with a kernel's arrays, without a check.
+
+    Args:
+        tree: mutated.
+        token_ids: ``(num_nodes,)`` int32.
+        parents: ``(num_nodes,)`` int32.
+        probs: ``(num_nodes,)`` float32.
+    """
+    _set_token_ids(tree, token_ids)
+    _set_parents(tree, parents)
+    _set_probs(tree, probs)
+    _set_draft_probs(tree, None)
+
 
 _EMPTY = CandidateTree(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32))

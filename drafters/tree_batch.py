@@ -4,45 +4,81 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from .base import RequestId
-from .tree import CandidateTree, FloatArray, IntArray
+from .tree import CandidateTree, FloatArray, IntArray, set_tree_arrays
 
 
 @dataclass(slots=True, eq=False)
 class TreeBatch:
-    """One tree a request.
+    """One tree a row.
 
     Attributes:
-        nodes: ``(num_requests, 1 + 2 * max_nodes)`` int32: the number of nodes, then with room for
+        nodes: ``(num_rows, 1 + 2 * max_nodes)`` int32: the number of nodes, then with room for
             ``max_nodes`` each the token ids and the parents.
-        probs: ``(num_requests, max_nodes)`` float32, path probabilities.
+        probs: ``(num_rows, max_nodes)`` float32, path probabilities.
     """
 
     nodes: IntArray
     probs: FloatArray
 
     @classmethod
-    def with_room(cls, num_requests: int, max_nodes: int) -> TreeBatch:
+    def with_room(cls, num_rows: int, max_nodes: int) -> TreeBatch:
         """Return room for trees; what is in it is undefined."""
         return cls(
-            np.empty((num_requests, 1 + 2 * max_nodes), np.int32),
-            np.empty((num_requests, max_nodes), np.float32),
+            np.empty((num_rows, 1 + 2 * max_nodes), np.int32),
+            np.empty((num_rows, max_nodes), np.float32),
         )
 
     def trees(self) -> list[CandidateTree]:
         """Return the trees; their arrays are parts of these."""
-        probs, parents_at = self.probs, 1 + self.probs.shape[1]
-        trees = []
-        for i in range(len(probs)):
-            nodes = self.nodes[i]
-            size = nodes.item(0)
-            parents = nodes[parents_at : parents_at + size]
-            trees.append(CandidateTree.trusted(nodes[1 : 1 + size], parents, probs[i, :size]))
-        return trees
+        return [tree_in(self, row) for row in range(len(self.probs))]
+
+
+class DraftedTree(CandidateTree):
+    """A tree in a row of a batch, which nobody may write to any more.
+
+    Its arrays are cut out of the batch's when one of them is asked for: most of what a short
+    proposal costs is Python objects, and where several drafters are merged nobody looks at these.
+    """
+
+    __slots__ = ("_batch", "_row")
+
+    def __getattr__(self, name: str) -> Any:
+        """Cut the arrays out and return one; called only while they are missing."""
+        if name not in CandidateTree.__slots__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        nodes, probs = self._batch.nodes[self._row], self._batch.probs
+        size = nodes.item(0)
+        parents_at = 1 + probs.shape[1]
+        set_tree_arrays(
+            self,
+            nodes[1 : 1 + size],
+            nodes[parents_at : parents_at + size],
+            probs[self._row, :size],
+        )
+        return object.__getattribute__(self, name)
+
+
+_new = object.__new__
+_set_batch = DraftedTree.__dict__["_batch"].__set__
+_set_row = DraftedTree.__dict__["_row"].__set__
+
+
+def tree_in(batch: TreeBatch, row: int) -> CandidateTree:
+    """Return the tree in a row of ``batch``; its arrays are parts of the batch's.
+
+    Args:
+        batch: whose row is not written to any more.
+        row: which one.
+    """
+    tree = _new(DraftedTree)
+    _set_batch(tree, batch)
+    _set_row(tree, row)
+    return tree
 
 
 @runtime_checkable

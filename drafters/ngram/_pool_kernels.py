@@ -19,6 +19,8 @@ linear hashing (Litwin, 1980).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -27,6 +29,7 @@ from ._weights import COUNTS, KNOTS
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float64]
+Ingest = Callable[[IntArray, FloatArray, int, IntArray], None]
 
 HEADER_SIZE = 64
 NUM_PAGES, PAGE_BITS, SLOT_BITS, BUCKET_BITS, NUM_LEVELS, NUM_ROWS = 0, 1, 2, 3, 4, 5
@@ -392,8 +395,8 @@ def truncate(arena: IntArray, row: int, length: int) -> None:
     _start_hashes(arena, pages, request)
 
 
-def compile_kernels() -> None:
-    """Compile every kernel that Python calls, for its one signature."""
-    compile_once(append, "void(int32[::1], float64[::1], int64, int32[::1])")
+def compile_kernels() -> Ingest:
+    """Compile every kernel that Python calls, for its one signature; return that of each step."""
     compile_once(release, "void(int32[::1], int64)")
     compile_once(truncate, "void(int32[::1], int64, int64)")
+    return compile_once(append, "void(int32[::1], float64[::1], int64, int32[::1])")

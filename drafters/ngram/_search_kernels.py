@@ -9,6 +9,8 @@ The arena's layout is that of ``_pool_kernels``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .._jit import compile_once, kernel
 from . import _pool_kernels as pool
 from . import _weights as tables
@@ -393,6 +395,6 @@ def search(arena: IntArray, floats: FloatArray, batch: IntArray) -> None:
         arena[request + pool.FOUND] = count
 
 
-def compile_kernels() -> None:
-    """Compile the kernel that Python calls, for its one signature."""
-    compile_once(search, "void(int32[::1], float64[::1], int32[::1])")
+def compile_kernels() -> Callable[[IntArray, FloatArray, IntArray], None]:
+    """Compile the kernel that Python calls, for its one signature, and return it."""
+    return compile_once(search, "void(int32[::1], float64[::1], int32[::1])")

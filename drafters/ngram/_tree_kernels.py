@@ -14,6 +14,8 @@ Sources: an escape weight beside the votes, as in prediction by partial matching
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -35,15 +37,16 @@ from ._weights import (
 )
 
 SingleArray = npt.NDArray[np.float32]
+Grow = Callable[[IntArray, FloatArray, IntArray, int, int, int, IntArray, SingleArray], None]
 
-TOKEN, PARENT, DEPTH, MEMBERS, HEAP = 0, 1, 2, 3, 4
+TOKEN, PARENT, DEPTH, MEMBERS, ORDER = 0, 1, 2, 3, 4
 """A group of places that read the same token: the token, parent node, depth, first place. The last
-column is no part of it: the heap of the groups that are not in the tree yet."""
+column is no part of it: the groups that are not in the tree yet, the most probable first."""
 GROUP_FIELDS = 5
 
-SUM, PATH, NODE_PATH = 0, 1, 2
+SUM, PATH, KEY = 0, 1, 2
 """A group's scores: the summed weight of its places, the probability of its path. The last column
-is no part of it: the probabilities of the nodes in the tree."""
+is no part of it: the probabilities of the groups in order."""
 SCORE_FIELDS = 3
 
 ROOM_NODES = 64
@@ -66,93 +69,68 @@ def _offsets(arena: IntArray) -> tuple[int, int, int, int, int]:
 
 
 @kernel
-def _push(groups: IntArray, scores: FloatArray, size: int, start: int, stop: int) -> int:
-    """Put the groups from ``start`` to ``stop`` into the heap, and return its new size.
+def _enter(
+    groups: IntArray, scores: FloatArray, head: int, tail: int, group: int, path: float
+) -> int:
+    """Enter a group in the order from ``head`` to ``tail``, behind those as probable as it.
 
-    The most probable stands on top, the older one of two that are equal.
+    The last place of the order, at ``tail``, is free. Returns the place that the group got.
     """
-    for group in range(start, stop):
-        path = scores[SCORE_FIELDS * group + PATH]
-        child = size
-        while child > 0:
-            above = int(groups[GROUP_FIELDS * ((child - 1) >> 1) + HEAP])
-            if scores[SCORE_FIELDS * above + PATH] >= path:
-                break
-            groups[GROUP_FIELDS * child + HEAP] = above
-            child = (child - 1) >> 1
-        groups[GROUP_FIELDS * child + HEAP] = group
-        size += 1
-    return size
-
-
-@kernel
-def _pop(groups: IntArray, scores: FloatArray, size: int) -> int:
-    """Take the top off the heap and return it; the caller lowers the size."""
-    top = int(groups[HEAP])
-    moved = int(groups[GROUP_FIELDS * (size - 1) + HEAP])
-    path = scores[SCORE_FIELDS * moved + PATH]
-    hole = 0
-    child = 1
-    while child < size - 1:
-        below = int(groups[GROUP_FIELDS * child + HEAP])
-        best = scores[SCORE_FIELDS * below + PATH]
-        if child + 1 < size - 1:
-            other = int(groups[GROUP_FIELDS * (child + 1) + HEAP])
-            path_of_other = scores[SCORE_FIELDS * other + PATH]
-            if path_of_other > best or (path_of_other == best and other < below):
-                child += 1
-                below, best = other, path_of_other
-        if best < path or (best == path and moved < below):
-            break
-        groups[GROUP_FIELDS * hole + HEAP] = below
-        hole = child
-        child = 2 * hole + 1
-    groups[GROUP_FIELDS * hole + HEAP] = moved
-    return top
+    at = tail
+    while at > head and scores[SCORE_FIELDS * (at - 1) + KEY] < path:
+        scores[SCORE_FIELDS * at + KEY] = scores[SCORE_FIELDS * (at - 1) + KEY]
+        groups[GROUP_FIELDS * at + ORDER] = groups[GROUP_FIELDS * (at - 1) + ORDER]
+        at -= 1
+    scores[SCORE_FIELDS * at + KEY] = path
+    groups[GROUP_FIELDS * at + ORDER] = group
+    return at
 
 
 @kernel
 def _grow(
     arena: IntArray,
-    model: FloatArray,
+    floats: FloatArray,
     pages: int,
-    recent: float,
+    request: int,
+    draft: int,
     places: int,
-    num_places: int,
     weights: int,
     groups: IntArray,
     scores: FloatArray,
+    max_nodes: int,
     max_depth: int,
     nodes: IntArray,
-) -> int:
+    probs: SingleArray,
+) -> None:
     """Merge the places' continuations into a tree, the most probable node first.
 
     All is written out in one loop, because a call that passes arrays costs as much as a place.
 
     Args:
-        arena: the pool; the places are mutated: each reads on with its group.
-        model: the tables of weights, and behind them the places' weights.
+        arena: the pool; the places are mutated: each reads on with its group. The request's draft
+            is overwritten with the tree's first nodes.
+        floats: as ``_weights`` lays them out, with the places' weights.
         pages: where the pages' fields begin.
-        recent: the factor of "none of these" that the last drafts give.
-        places: where the places begin.
-        num_places: how many there are, at least one.
+        request: where the request's fields begin; it has at least one place.
+        draft: where its draft begins.
+        places: where its places begin.
         weights: where their weights begin.
         groups: ``(max_groups * GROUP_FIELDS,)`` int32 to work in.
-        scores: ``(max_groups * SCORE_FIELDS,)`` float64 to work in; the nodes' path probabilities
-            are left in its last column.
+        scores: ``(max_groups * SCORE_FIELDS,)`` float64 to work in.
+        max_nodes: most nodes.
         max_depth: the deepest level.
-        nodes: ``(1 + 2 * max_nodes,)`` int32, overwritten: token ids from 1 on, then parents.
-
-    Returns:
-        The number of nodes.
+        nodes: ``(1 + 2 * room,)`` int32, overwritten: their number, token ids, parents.
+        probs: ``(room,)`` float32, overwritten: calibrated path probabilities.
     """
     page_bits = int(arena[pool.PAGE_BITS])
     mask = (1 << page_bits) - 1
-    max_nodes = nodes.size >> 1
+    num_places, parents_at = int(arena[request + pool.FOUND]), probs.size
+    recent = 5 * _recent_class(int(arena[request + pool.ACCEPTED]))
+    recent += _recent_class(int(arena[request + pool.ACCEPTED_BEFORE]))
     for place in range(num_places):
         arena[places + PLACE_FIELDS * place + CHAIN] = place + 1
     arena[places + PLACE_FIELDS * (num_places - 1) + CHAIN] = NONE
-    size, stop, count, depth = 0, 0, 0, 0
+    stop, count, depth, head, tail, maps = 0, 0, 0, 0, 0, 0
     node, path, member = NONE, 1.0, 0
     while True:
         start = stop
@@ -178,9 +156,9 @@ def _grow(
                 match = min(int(arena[place + MATCH]) + depth, LENGTHS - 1)
                 if kind == PLAIN and match > longest:
                     longest = match
-                vote = model[int(arena[place + VOTES]) + match]
-                vote *= model[DEPTHS + kind * DEPTH_CLASSES + depth_class]
-                scores[SCORE_FIELDS * group + SUM] += model[weights + member] * vote
+                vote = floats[int(arena[place + VOTES]) + match]
+                vote *= floats[DEPTHS + kind * DEPTH_CLASSES + depth_class]
+                scores[SCORE_FIELDS * group + SUM] += floats[weights + member] * vote
                 arena[place + CHAIN] = groups[GROUP_FIELDS * group + MEMBERS]
                 groups[GROUP_FIELDS * group + MEMBERS] = member
                 fields = pages + (at >> page_bits) * PAGE_FIELDS
@@ -191,25 +169,54 @@ def _grow(
                 else:
                     arena[place + AT] = arena[place + RESTART]
             member = following
-        total = recent * model[ESCAPE + depth_class * LENGTHS + longest]
-        total *= model[WIDTH + min(stop - start, WIDTHS - 1)]
+        total = floats[RECENT + recent] * floats[ESCAPE + depth_class * LENGTHS + longest]
+        total *= floats[WIDTH + min(stop - start, WIDTHS - 1)]
         for group in range(start, stop):
             total += scores[SCORE_FIELDS * group + SUM]
         for group in range(start, stop):
-            share = scores[SCORE_FIELDS * group + SUM] / total
-            scores[SCORE_FIELDS * group + PATH] = path * share
-        size = _push(groups, scores, size, start, stop)
-        if size == 0 or count == max_nodes:
-            return count
-        top = _pop(groups, scores, size)
-        size -= 1
-        node, path = count, scores[SCORE_FIELDS * top + PATH]
-        depth = int(groups[GROUP_FIELDS * top + DEPTH])
-        member = int(groups[GROUP_FIELDS * top + MEMBERS])
+            share = path * (scores[SCORE_FIELDS * group + SUM] / total)
+            if tail - head == max_nodes - count:
+                if share <= scores[SCORE_FIELDS * (tail - 1) + KEY]:
+                    continue
+                tail -= 1
+            if head > 0 and (tail == head or share > scores[SCORE_FIELDS * head + KEY]):
+                head -= 1
+                scores[SCORE_FIELDS * head + KEY] = share
+                groups[GROUP_FIELDS * head + ORDER] = group
+            else:
+                _enter(groups, scores, head, tail, group, share)
+                tail += 1
+        if count == 0:
+            draft_class = (longest > 1) + (longest > 3) + (longest > 7) + (longest > 15)
+            arena[request + pool.DRAFT_CLASS] = draft_class
+            maps = MAPS + draft_class * (KNOTS + 1)
+        if head == tail:
+            break
+        path = scores[SCORE_FIELDS * head + KEY]
+        top = GROUP_FIELDS * int(groups[GROUP_FIELDS * head + ORDER])
+        head += 1
+        parent, depth = int(groups[top + PARENT]), int(groups[top + DEPTH])
+        token = groups[top + TOKEN]
+        member = int(groups[top + MEMBERS])
+        node = count
+        knot = min(int(path * KNOTS), KNOTS - 1)
+        low = floats[maps + knot]
+        value = np.float32(low + (path * KNOTS - knot) * (floats[maps + knot + 1] - low))
+        # Rounding must not lift a child above its parent.
+        probs[node] = value if parent == NONE else min(value, probs[parent])
+        if node < pool.MAX_DRAFT:
+            kept = draft + pool.DRAFT_FIELDS * node
+            arena[kept] = token
+            arena[kept + 1] = parent
+            arena[kept + 2] = int(path * pool.PROBABILITY_UNIT)
+            arena[kept + 3] = depth
         count += 1
-        nodes[count] = groups[GROUP_FIELDS * top + TOKEN]
-        nodes[max_nodes + count] = groups[GROUP_FIELDS * top + PARENT]
-        scores[SCORE_FIELDS * node + NODE_PATH] = path
+        nodes[count] = token
+        nodes[parents_at + count] = parent
+        if count == max_nodes:
+            break
+    nodes[0] = count
+    arena[request + pool.DRAFT_SIZE] = min(count, pool.MAX_DRAFT)
 
 
 @kernel
@@ -219,56 +226,13 @@ def _recent_class(accepted: int) -> int:
 
 
 @kernel
-def _draft_class(arena: IntArray, places: int, num_places: int) -> int:
-    """Sort a draft by its longest plain match into the five classes of the calibration."""
-    longest = 0
-    for place in range(places, places + num_places * PLACE_FIELDS, PLACE_FIELDS):
-        if arena[place + KIND] == PLAIN and arena[place + AT] != NONE:
-            longest = max(longest, int(arena[place + MATCH]))
-    return (longest > 1) + (longest > 3) + (longest > 7) + (longest > 15)
-
-
-@kernel
-def _keep(
-    arena: IntArray, draft: int, floats: FloatArray, maps: int, scores: FloatArray,
-    nodes: IntArray, count: int, probs: SingleArray,
-) -> None:  # fmt: skip
-    """Calibrate a tree's probabilities, and keep its first nodes until the tokens come.
-
-    Args:
-        arena: the pool; the request's draft is overwritten.
-        draft: where it begins.
-        floats: as ``_weights`` lays them out.
-        maps: where the calibration's map for the draft's class begins.
-        scores: the nodes' path probabilities, as ``_grow`` left them.
-        nodes: the tree.
-        count: its nodes.
-        probs: ``(max_nodes,)`` float32, overwritten.
-    """
-    max_nodes = probs.size
-    for node in range(count):
-        path = scores[SCORE_FIELDS * node + NODE_PATH]
-        knot = min(int(path * KNOTS), KNOTS - 1)
-        low = floats[maps + knot]
-        value = np.float32(low + (path * KNOTS - knot) * (floats[maps + knot + 1] - low))
-        parent = int(nodes[1 + max_nodes + node])
-        # Rounding must not lift a child above its parent.
-        probs[node] = value if parent == NONE else min(value, probs[parent])
-        if node < pool.MAX_DRAFT:
-            kept = draft + pool.DRAFT_FIELDS * node
-            arena[kept] = nodes[1 + node]
-            arena[kept + 1] = parent
-            arena[kept + 2] = int(path * pool.PROBABILITY_UNIT)
-            above = 0 if parent == NONE else arena[draft + pool.DRAFT_FIELDS * parent + 3]
-            arena[kept + 3] = above + 1
-
-
-@kernel
 def grow(
     arena: IntArray,
     floats: FloatArray,
     batch: IntArray,
+    max_nodes: int,
     max_depth: int,
+    first: int,
     nodes: IntArray,
     probs: SingleArray,
 ) -> None:
@@ -278,44 +242,33 @@ def grow(
         arena: the pool; the rows keep the draft, until the committed tokens come.
         floats: as ``_weights`` lays them out.
         batch: ``(num_requests,)`` int32, the requests' rows, or -1.
+        max_nodes: most nodes of a tree.
         max_depth: the deepest level of the trees.
-        nodes: ``(num_requests, 1 + 2 * max_nodes)`` int32, overwritten (``TreeBatch``).
-        probs: ``(num_requests, max_nodes)`` float32, overwritten: path probabilities.
+        first: which row of ``nodes`` and ``probs`` the first tree gets.
+        nodes: ``(num_rows, 1 + 2 * room)`` int32, overwritten (``TreeBatch``).
+        probs: ``(num_rows, room)`` float32, overwritten: path probabilities.
     """
     pages, rows, drafts, all_places, room = _offsets(arena)
-    max_places, max_nodes = int(arena[pool.MAX_PLACES]), probs.shape[1]
+    max_places = int(arena[pool.MAX_PLACES])
     groups = arena[room:]
     scores = floats[PLACES + int(arena[pool.NUM_ROWS]) * max_places :]
     if max_nodes > ROOM_NODES:
         groups = np.empty((max_places + max_nodes + 1) * GROUP_FIELDS, np.int32)
         scores = np.empty((max_places + max_nodes + 1) * SCORE_FIELDS, np.float64)
     for i in range(batch.size):
-        nodes[i, 0] = 0
+        nodes[first + i, 0] = 0
         row = int(batch[i])
-        if row == NONE:
+        if row == NONE or arena[rows + row * pool.ROW_FIELDS + pool.FOUND] == 0:
             continue
-        request = rows + row * pool.ROW_FIELDS
-        found = int(arena[request + pool.FOUND])
-        if found == 0:
-            continue
-        recent = 5 * _recent_class(int(arena[request + pool.ACCEPTED]))
-        recent += _recent_class(int(arena[request + pool.ACCEPTED_BEFORE]))
-        places = all_places + row * max_places * PLACE_FIELDS
-        draft_class = _draft_class(arena, places, found)
-        count = _grow(
-            arena, floats, pages, floats[RECENT + recent], places, found,
-            PLACES + row * max_places, groups, scores, max_depth, nodes[i],
+        _grow(
+            arena, floats, pages, rows + row * pool.ROW_FIELDS, drafts + row * pool.DRAFT_ROOM,
+            all_places + row * max_places * PLACE_FIELDS, PLACES + row * max_places,
+            groups, scores, max_nodes, max_depth, nodes[first + i], probs[first + i],
         )  # fmt: skip
-        draft, maps = drafts + row * pool.DRAFT_ROOM, MAPS + draft_class * (KNOTS + 1)
-        _keep(arena, draft, floats, maps, scores, nodes[i], count, probs[i])
-        nodes[i, 0] = count
-        arena[request + pool.DRAFT_CLASS] = draft_class
-        arena[request + pool.DRAFT_SIZE] = min(count, pool.MAX_DRAFT)
 
 
-def compile_kernels() -> None:
-    """Compile the kernel that Python calls, for its one signature."""
-    compile_once(
-        grow,
-        "void(int32[::1], float64[::1], int32[::1], int64, int32[:,::1], float32[:,::1])",
-    )
+def compile_kernels() -> Grow:
+    """Compile the kernel that Python calls, for its one signature, and return it."""
+    ints = "int64, int64, int64"
+    arrays = "int32[::1], float64[::1], int32[::1]"
+    return compile_once(grow, f"void({arrays}, {ints}, int32[:,::1], float32[:,::1])")

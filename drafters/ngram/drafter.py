@@ -24,7 +24,7 @@ from ..base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_b
 from ..calibration import Calibration
 from ..prompt_backlog import PromptBacklog
 from ..tree import CandidateTree, IntArray
-from ..tree_batch import TreeBatch
+from ..tree_batch import TreeBatch, tree_in
 from ..untouched import untouched_zeros
 from . import _after_kernels as after
 from . import _pool_kernels as pool
@@ -113,8 +113,9 @@ class NgramDrafter:
             config: the settings; the defaults when absent.
         """
         self.config = NgramConfig() if config is None else config
-        for module in (pool, finder, grower, after):
-            module.compile_kernels()
+        after.compile_kernels()
+        self._ingest = pool.compile_kernels()
+        self._search, self._grow = finder.compile_kernels(), grower.compile_kernels()
         self._arena, self._pages, self._rows, self._drafts = _new_arena(self.config)
         self._floats = _new_floats(self.config, len(self._rows))
         self._calibration = _calibration_within(self._floats)
@@ -122,6 +123,10 @@ class NgramDrafter:
         self._batch = np.empty(0, np.int32)  # the rows of the requests asked for last
         self._batch_ids: list[RequestId] | None = None  # and their ids, while they still run
         self._row_of: dict[RequestId, int] = {}
+        self._alone: dict[RequestId, IntArray] = {}  # (1,) the row of a request asked for alone
+        self._room = TreeBatch.with_room(_DRAFTS_A_REFIT, 0)  # for such requests' trees
+        self._next_tree = 0  # the first free row in it
+        self._room_nodes = 0
         self._backlog = PromptBacklog(self.config.slice_tokens, self._append)
         self._in_slices = self.config.slice_tokens is not None
         self._free_rows = list(range(len(self._rows)))[::-1]
@@ -162,6 +167,8 @@ class NgramDrafter:
         fields[pool.PROMPT_LENGTH] = prompt.size
         self._rows[row] = fields
         self._row_of[request_id] = row
+        if not self._in_slices:
+            self._alone[request_id] = np.array([row], np.int32)
         self._backlog.start(request_id, prompt)
 
     def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
@@ -173,7 +180,7 @@ class NgramDrafter:
         if self._in_slices:
             self._backlog.extend(request_id, tokens)
         else:
-            pool.append(self._arena, self._floats, row, tokens)
+            self._ingest(self._arena, self._floats, row, tokens)
 
     def propose(
         self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
@@ -183,13 +190,34 @@ class NgramDrafter:
         Raises:
             ValueError: a limit is negative.
         """
+        if len(request_ids) == 1 and 0 < max_nodes <= self._room_nodes and max_depth > 0:
+            alone = self._alone.get(request_ids[0])
+            if alone is not None:
+                row = self._next_tree
+                if row == _DRAFTS_A_REFIT:
+                    self._renew_room(max_nodes)
+                    row = 0
+                self._next_tree = row + 1
+                room, arena, floats = self._room, self._arena, self._floats
+                self._search(arena, floats, alone)
+                self._grow(arena, floats, alone, max_nodes, max_depth, row, room.nodes, room.probs)
+                return [tree_in(room, row)]
         if not request_ids or max_nodes <= 0 or max_depth <= 0:
             check_budget(max_nodes, max_depth)
             self._backlog.begin_step()
             return [CandidateTree.empty()] * len(request_ids)
+        if max_nodes > self._room_nodes:
+            self._renew_room(max_nodes)
         batch = TreeBatch.with_room(len(request_ids), max_nodes)
         self.draft_batch(request_ids, max_depth, batch)
         return batch.trees()
+
+    def _renew_room(self, max_nodes: int) -> None:
+        """Make new room for the trees of requests asked for alone; it is never written twice."""
+        self._room_nodes = max(max_nodes, self._room_nodes)
+        self._room = TreeBatch.with_room(_DRAFTS_A_REFIT, self._room_nodes)
+        self._next_tree = 0
+        self._calibration.refit()
 
     def draft_batch(
         self, request_ids: Sequence[RequestId], max_depth: int, batch: TreeBatch
@@ -214,8 +242,9 @@ class NgramDrafter:
             self._calibration.refit()
             self._drafts_until_refit = _DRAFTS_A_REFIT
         arena, floats, rows = self._arena, self._floats, self._batch
-        finder.search(arena, floats, rows)
-        grower.grow(arena, floats, rows, max_depth, batch.nodes, batch.probs)
+        self._search(arena, floats, rows)
+        room = batch.probs.shape[1]
+        self._grow(arena, floats, rows, room, max_depth, 0, batch.nodes, batch.probs)
 
     def propose_after(
         self, request_id: RequestId, next_ids: Sequence[int], max_nodes: int, max_depth: int
@@ -243,7 +272,8 @@ class NgramDrafter:
             self._rows[row, pool.FOUND] = 0
             if token >= 0:
                 after.search_after(self._arena, self._floats, row, token)
-            grower.grow(self._arena, self._floats, rows, max_depth, batch.nodes, batch.probs)
+            arena, floats = self._arena, self._floats
+            self._grow(arena, floats, rows, max_nodes, max_depth, 0, batch.nodes, batch.probs)
             trees += batch.trees()
         # The draft that waits to be settled is the one that was proposed.
         self._rows[row], self._drafts[row] = fields, draft
@@ -270,13 +300,14 @@ class NgramDrafter:
         row = self._row_of.pop(request_id, None)
         if row is not None:
             self._batch_ids = None
+            self._alone.pop(request_id, None)
             pool.release(self._arena, row)
             self._free_rows.append(row)
 
     def _append(self, request_id: RequestId, tokens: IntArray, is_output: bool) -> None:
         """Index tokens of a request; its row knows where the prompt ends."""
         row = self._row_of[request_id]
-        pool.append(self._arena, self._floats, row, tokens)
+        self._ingest(self._arena, self._floats, row, tokens)
 
     def _space_of(self, namespace: str) -> int:
         """Return the number of a namespace; one without any text left may get a new one."""

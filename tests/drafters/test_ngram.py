@@ -155,6 +155,18 @@ def test_trees_stay_as_they_were_after_the_next_proposal() -> None:
     assert paths_of(tree) == before
 
 
+def test_trees_stay_as_they_were_whatever_is_asked_for_later() -> None:
+    drafter = NgramDrafter(SMALL)
+    drafter.start("a", [1, 2, 3, 4, 5, 6, 7, 8, 1])
+    trees = []
+    for number in range(300):  # more than the room that is made at once
+        max_nodes = 1 + number % 7
+        (tree,) = drafter.propose(["a"], max_nodes, 7)
+        trees.append((tree, max_nodes))
+    for tree, max_nodes in trees:
+        assert tree.token_ids.tolist() == [2, 3, 4, 5, 6, 7, 8][:max_nodes]
+
+
 def test_truncated_text_is_gone_and_what_stood_before_it_stays() -> None:
     drafter = NgramDrafter(SMALL)
     drafter.start("a", [1, 2, 3, 9, 9, 9, 4])
@@ -190,16 +202,17 @@ def test_a_draft_is_settled_by_the_tokens_that_follow_it() -> None:
 
 
 @given(probs=st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.5, 0.7, 0.9]), min_size=1, max_size=20))
-def test_the_heap_gives_the_most_probable_group_and_the_older_of_equals(
+def test_the_order_begins_with_the_most_probable_group_and_the_older_of_equals(
     probs: list[float],
 ) -> None:
     groups = np.zeros(len(probs) * grower.GROUP_FIELDS, np.int32)
     scores = np.zeros(len(probs) * grower.SCORE_FIELDS)
-    scores[grower.PATH :: grower.SCORE_FIELDS] = probs
-    size = grower._push(groups, scores, 0, 0, len(probs))
-    assert size == len(probs)
-    popped = [grower._pop(groups, scores, left) for left in range(size, 0, -1)]
-    assert popped == sorted(range(size), key=lambda group: (-probs[group], group))
+    for group, prob in enumerate(probs):
+        place = grower._enter(groups, scores, 0, group, group, prob)
+        assert groups[grower.GROUP_FIELDS * place + grower.ORDER] == group
+    order = groups[grower.ORDER :: grower.GROUP_FIELDS].tolist()
+    assert order == sorted(range(len(probs)), key=lambda group: (-probs[group], group))
+    assert scores[grower.KEY :: grower.SCORE_FIELDS].tolist() == sorted(probs, reverse=True)
 
 
 def test_limits_are_kept_and_none_is_a_plain_step() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -10,10 +10,14 @@ from ..drafters import CandidateTree, RequestId
 from .budget import BudgetConfig, PooledBudget, StepCosts
 from .budget.step_costs import WIDTHS
 from .chain_forecast import ChainForecast, FloatArray64
+from .draft_account import DraftAccount
 
 _LENGTHS = [int(width) - 1 for width in WIDTHS[1:]]
 _MOST_PATIENCE = 8  # times ``test_after``
-_LEAST_GAIN = 1.1  # over the next shorter length: a long chain that fails costs many steps
+_LEAST_DEPOSIT = 4.0  # steps that drafting may lose
+_LONGEST_REPEAT = 64  # beyond it another token says nothing more
+_LEAST_GAIN = 1.1  # over no draft: of several lengths the best is too good to be true
+_LONGER_GAIN = 1.05  # over the next shorter length: a long chain that fails costs many steps
 
 
 class RoundChainBudget(PooledBudget):
@@ -22,18 +26,33 @@ class RoundChainBudget(PooledBudget):
     Matrix kernels of CPUs work on blocks of rows: a step of 8 tokens can be faster than one of 5.
     Only the widths at which :class:`StepCosts` tells times apart are used, so that each is measured
     and none is guessed. Where a wide step costs several plain ones, only long and sure chains pay,
-    so what chains promise is corrected by how far such chains have come (:class:`ChainForecast`).
+    so what chains promise is corrected by how far such chains have come (:class:`ChainForecast`),
+    and what they may lose in all is bounded (:class:`DraftAccount`).
     """
 
-    def __init__(self, costs: StepCosts, config: BudgetConfig | None = None) -> None:
+    def __init__(
+        self,
+        costs: StepCosts,
+        config: BudgetConfig | None = None,
+        longest: int = _LENGTHS[-1],
+        end_ids: Collection[int] = frozenset(),
+    ) -> None:
         """Start without measurements.
 
         Args:
             costs: step times.
             config: the settings; the defaults when absent.
+            longest: most tokens of a chain, at least 1.
+            end_ids: tokens with which a text ends: what a chain says from there on, nobody reads.
         """
         super().__init__(costs, config)
-        self._forecast = ChainForecast(_LENGTHS)
+        self._lengths = [length for length in _LENGTHS if length <= longest]
+        self._forecast = ChainForecast(self._lengths)
+        # So that a chain of each length can be tried, even if it costs more than was thought.
+        dearest = float(costs.relative(1, self._lengths[-1] + 1)) - 1
+        self._account = DraftAccount(max(dearest, _LEAST_DEPOSIT))
+        self._end_ids = frozenset(end_ids)
+        self._num_requests = 1  # of the last cut
         self._idle_steps = 0  # in a row with candidates of which none was verified
         self._patience = 1
 
@@ -50,7 +69,8 @@ class RoundChainBudget(PooledBudget):
             trees: one a request.
             num_emitted: not used: a chain's worth does not depend on it.
         """
-        chains = [tree.best_chain() for tree in trees]
+        self._num_requests = max(len(trees), 1)
+        chains = [self._before_end(tree.best_chain()) for tree in trees]
         most = max((chain.num_nodes for chain in chains), default=0)
         chains = [
             chain.cut(limit)
@@ -74,11 +94,43 @@ class RoundChainBudget(PooledBudget):
         """Compare what was promised with what the target accepted and with how the text went on."""
         super().record_outcome(request_id, tree, num_accepted, token_ids)
         self._forecast.advance(request_id, token_ids)
+        self._account.earn(len(token_ids))
+        if tree.num_nodes:
+            self._account.settle(num_accepted - self._loss(tree.num_nodes))
 
     def forget(self, request_id: RequestId) -> None:
         """Drop what is known of a request that has ended."""
         super().forget(request_id)
         self._forecast.forget(request_id)
+
+    def least_repeat(self) -> int:
+        """Return the length of repeat from which on a chain could pay at the step times so far.
+
+        How long repeats are follows a power law, in texts of all kinds: of those that have come to
+        some length about half double it. That is optimistic where a text copies nothing, and this
+        only says when to ask a drafter, who knows better.
+        """
+        lengths = np.array(self._lengths)
+        costs = self.costs.relative(1, lengths + 1)
+        places = np.arange(1.0, lengths[-1] + 1)
+        for repeat in range(1, _LONGEST_REPEAT):
+            came_true = (repeat / (repeat + places)).cumsum()[lengths - 1]
+            if (1 + came_true > _LEAST_GAIN * costs).any():
+                return repeat + 1  # the last token of a repeat may be chance
+        return _LONGEST_REPEAT
+
+    def _loss(self, length: int) -> float:
+        """Return what a chain costs beyond a step without one, in such steps."""
+        return float(self.costs.relative(self._num_requests, 1 + length)) - 1
+
+    def _before_end(self, chain: CandidateTree) -> CandidateTree:
+        """Return the chain up to a token that ends the text."""
+        if not self._end_ids:
+            return chain
+        for index, token in enumerate(chain.token_ids.tolist()):
+            if token in self._end_ids:
+                return chain.cut(index)
+        return chain
 
     def _with_tests(self, lengths: list[int]) -> list[int]:
         """Return the lengths, or a few tokens where nothing was verified for long."""
@@ -88,6 +140,8 @@ class RoundChainBudget(PooledBudget):
         self._idle_steps += 1
         if self._idle_steps < self.config.test_after * self._patience:
             return lengths
+        if not self._account.affords(self._loss(self.config.test_nodes)):
+            return lengths
         self._idle_steps = 0
         self._patience = min(2 * self._patience, _MOST_PATIENCE)
         return [self.config.test_nodes] * len(lengths)
@@ -95,10 +149,12 @@ class RoundChainBudget(PooledBudget):
     def _best_length(self, expected: FloatArray64, num_requests: int) -> int:
         if not expected.size:
             return 0
-        lengths = _LENGTHS[: expected.size]
-        rates = (1 + expected) / self.costs.relative(num_requests, np.array(lengths) + 1)
+        lengths = self._lengths[: expected.size]
+        costs = self.costs.relative(num_requests, np.array(lengths) + 1)
+        rates = (1 + expected) / costs
         best, best_rate = 0, 1.0
-        for length, rate in zip(lengths, rates.tolist(), strict=True):
-            if rate > _LEAST_GAIN * best_rate:
+        for length, rate, cost in zip(lengths, rates.tolist(), costs.tolist(), strict=True):
+            least = _LONGER_GAIN * best_rate if best else _LEAST_GAIN
+            if rate > least and self._account.affords(cost - 1):
                 best, best_rate = length, rate
         return best

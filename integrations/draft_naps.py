@@ -1,13 +1,17 @@
-"""Leaves a drafter alone for a few steps at a time while nothing it offers is worth verifying."""
+"""Leaves a drafter alone while the text gives no reason to think that a draft could pay."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-_AWAKE = 2  # proposals in a row that came to nothing before the first nap
-_LONGEST = 32  # steps
-_SHARE = 8  # of a nap so much is slept on while the text repeats itself
-_GRAM = (1 << 4 * 32) - 1  # keeps four ids of 32 bits: have they stood together before?
+GRAM = 3
+"""Tokens of a shortest repeat that is noticed."""
+
+_KEPT = (1 << GRAM * 32) - 1  # keeps the last ids of 32 bits
+_FIRST, _LONGEST = 4, 32  # steps of a nap
+_GROWTH = 4  # after a proposal that came to nothing a repeat must grow by a quarter
+_DOUBT = 2  # so many such proposals make repeats wait for one more token
+_MOST_GRAMS = 1 << 16  # of each of two sets, of which the older goes first
 
 
 class DraftNaps:
@@ -15,42 +19,53 @@ class DraftNaps:
 
     Where the target is small, following the text costs a share of each step, even if no draft comes
     of it: the target's weights push all that a drafter has stored out of the caches. Taking in
-    several tokens at once costs about as much as taking in one, so the drafter is asked less often
-    the longer it has brought nothing: naps of 1, 2, 4, ... up to 32 steps. Meanwhile one set of all
-    n-grams so far is looked at; while the text's last one is in it, naps are an eighth as long.
+    several tokens at once costs about as much as taking in one. So the text itself is watched,
+    which costs a thirtieth of that: for how many tokens has each run of three stood before, in this
+    text or an earlier one? A repeat as long as could pay wakes the drafter at once; if nothing
+    comes of it, the repeat must grow by a quarter before the drafter is asked again. Without a
+    repeat it is asked after naps of 4, 8, 16 and 32 steps, for the sake of what it may know from
+    elsewhere.
 
     Attributes:
         num_slept: steps since the drafter was last asked.
+        repeat: length of the text's end that seems to have stood before; 0 below three tokens.
     """
 
-    def __init__(self) -> None:
-        """Start awake, without a text."""
-        self.num_slept = 0
-        self._num_idle = 0  # proposals in a row that came to nothing
-        self._grams: set[int] = set()
-        self._gram = 0  # the last four token ids
-        self._repeats = False
+    def __init__(self, least_repeat: int = GRAM) -> None:
+        """Start without a text.
 
-    @property
-    def _nap(self) -> int:
-        num_naps = self._num_idle - _AWAKE
-        if num_naps < 0:
-            return 0
-        nap = _LONGEST if num_naps > _LONGEST else min(1 << num_naps, _LONGEST)
-        return nap // _SHARE if self._repeats else nap
+        Args:
+            least_repeat: the shortest repeat for which it is worth asking; below three, three.
+        """
+        self.num_slept = 0
+        self.repeat = 0
+        self._least_repeat = max(least_repeat, GRAM)
+        self._wanted = self._least_repeat  # length of the repeat that wakes the drafter
+        self._num_fruitless = 0  # proposals in a row, made because of a repeat, of which none paid
+        self._nap = _FIRST
+        self._gram = _KEPT  # the last ids; no token has all bits set
+        self._grams: set[int] = set()
+        self._older_grams: set[int] = set()
 
     def follow(self, token_ids: Iterable[int]) -> None:
         """Take in how the text went on: its new tokens, or all of them after a restart."""
-        gram = self._gram
+        gram, grams, older, repeat = self._gram, self._grams, self._older_grams, self.repeat
         for token in token_ids:
-            gram = (gram << 32 | token) & _GRAM
-            self._repeats = gram in self._grams
-            self._grams.add(gram)
-        self._gram = gram
+            gram = (gram << 32 | token & 0xFFFFFFFF) & _KEPT
+            if gram in grams or gram in older:
+                repeat = repeat + 1 if repeat else GRAM
+            else:
+                grams.add(gram)
+                if repeat:
+                    self._wanted = self._least_repeat + self._num_fruitless // _DOUBT
+                repeat = 0
+        self._gram, self.repeat = gram, repeat
+        if len(grams) > _MOST_GRAMS:
+            self._grams, self._older_grams = set(), grams
 
     def sleep(self) -> bool:
         """Return whether the drafter is left alone at this step, and count the step if so."""
-        if self.num_slept >= self._nap:
+        if self.repeat >= self._wanted or self.num_slept >= self._nap:
             return False
         self.num_slept += 1
         return True
@@ -58,10 +73,23 @@ class DraftNaps:
     def wake(self, num_drafted: int) -> None:
         """Note that the drafter was asked and how much of its proposal goes to the target."""
         self.num_slept = 0
-        self._num_idle = 0 if num_drafted else self._num_idle + 1
+        if num_drafted:
+            self._nap = self._num_fruitless = 0
+            self._wanted = self._least_repeat
+            return
+        self._nap = min(2 * self._nap, _LONGEST) if self._nap else _FIRST
+        if self.repeat >= self._wanted:
+            self._num_fruitless += 1
+            self._wanted = self.repeat + max(self.repeat // _GROWTH, 1)
 
-    def restart(self) -> None:
-        """Begin a text: the next steps ask the drafter."""
-        self.num_slept = self._num_idle = self._gram = 0
-        self._grams.clear()
-        self._repeats = False
+    def restart(self, least_repeat: int = GRAM, asleep: bool = True) -> None:
+        """Begin a text; earlier ones are remembered.
+
+        Args:
+            least_repeat: as at the beginning.
+            asleep: whether a text that repeats nothing begins with a nap.
+        """
+        self.num_slept = self.repeat = self._num_fruitless = 0
+        self._gram = _KEPT
+        self._least_repeat = self._wanted = max(least_repeat, GRAM)
+        self._nap = _FIRST if asleep else 0

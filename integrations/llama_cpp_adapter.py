@@ -9,7 +9,7 @@ torch nor transformers.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from .request_book import RequestBook
 from .statistics import GenerationStatistics
 
 _NOTHING = np.zeros(0, np.intc)
+_NEVER = 1 << 60  # steps
+_TRIAL, _TRIAL_SIZE = "freedraft-trial", 64  # request and namespace, and tokens, of a first text
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class LlamaDraft:
         max_context: int,
         calibration: Calibration,
         config: LlamaDraftConfig | None = None,
+        end_ids: Collection[int] = frozenset(),
     ) -> None:
         """Start without a text.
 
@@ -79,20 +82,24 @@ class LlamaDraft:
             max_context: tokens that the engine's context holds.
             calibration: what steps cost, to begin with.
             config: the settings; its ``calibration`` is not read here.
+            end_ids: tokens at which the engine stops.
         """
         self.config = LlamaDraftConfig() if config is None else config
-        # A step without a draft is the norm on a CPU: test the smallest width, and seldom.
-        settings = BudgetConfig(test_after=512, test_nodes=3)
-        self._budget = RoundChainBudget(StepCosts(calibration), settings)
+        # A step without a draft is the norm on a CPU: test the smallest width, and seldom. Whom to
+        # ask, and when, is for the naps to say.
+        settings = BudgetConfig(test_after=512, test_nodes=3, sleep_after=_NEVER)
+        costs, longest = StepCosts(calibration), self.config.max_length
+        self._budget = RoundChainBudget(costs, settings, longest, end_ids)
         self._book = RequestBook(drafter, vocab_size, self.config.placeholder_ids, self._budget)
-        self._naps = DraftNaps()
+        self._naps = DraftNaps(self._budget.least_repeat())
         self._max_context = max_context
         self._request = 0
         # The text at the last call: a copy, since the engine's array is a live view; bytes, since
         # comparing those costs next to nothing even while the model's weights fill the caches.
         self._text = b""
+        self._prompt_length = 0
         self._num_drafted = 0
-        self._called_at = 0.0
+        self._returned_at = 0.0
         self._prediction: Sequence[int] | None = None
 
     @property
@@ -114,21 +121,23 @@ class LlamaDraft:
         Returns:
             ``(num_drafted,)`` token ids, possibly none.
         """
-        called_at = time.perf_counter()
-        seconds, self._called_at = called_at - self._called_at, called_at
-        text = np.asarray(input_ids, np.int32)
+        seconds = time.perf_counter() - self._returned_at
+        drafted = self._draft(np.asarray(input_ids, np.int32), seconds)
+        self._returned_at = time.perf_counter()
+        return drafted
+
+    def _draft(self, text: IntArray, seconds: float) -> npt.NDArray[np.intc]:
         last, self._text = self._text, text.tobytes()
         num_new = (len(self._text) - len(last)) // text.itemsize
         is_next = 1 <= num_new <= 1 + self._num_drafted and len(last) > 0
         if is_next and self._text.startswith(last):
             self._naps.follow(text[-num_new:].tolist())
-            if self._naps.sleep():
-                return _NOTHING
-            self._book.statistics.steps += self._naps.num_slept  # the book sees one step of all
-            self._budget.record_step(1, self._num_drafted, seconds)
-            self._book.sync(self._request, text, self.config.namespace)
         else:
             self._begin(text)
+        if self._naps.sleep():
+            self._num_drafted = 0
+            return _NOTHING
+        self._wake(text, seconds)
         room = min(self.config.max_length, self._max_context - text.size)
         room = max(room, 0)
         # The budget picks the best chain; other branches take none of its nodes.
@@ -138,17 +147,29 @@ class LlamaDraft:
         return chain.token_ids.astype(np.intc)
 
     def _begin(self, text: IntArray) -> None:
-        self._naps.restart()
-        self._naps.follow(text.tolist())
-        self._book.release(self._request)
+        """Begin a request; the drafter hears of it when it is asked first."""
+        if self._request in self._book:
+            self._book.release(self._request)
         self._request += 1
         # The first call comes after the prompt's own token.
-        prompt_length = max(text.size - 1, 0)
-        self._book.sync(self._request, text[:prompt_length], self.config.namespace)
+        self._prompt_length = max(text.size - 1, 0)
         if self._prediction is not None:
-            self._book.set_prediction(self._request, self._prediction)
-            self._prediction = None
-        self._book.sync(self._request, text, self.config.namespace)
+            self._naps.follow(self._prediction)
+        self._naps.restart(self._budget.least_repeat(), asleep=self._prediction is None)
+        self._naps.follow(text.tolist())
+
+    def _wake(self, text: IntArray, seconds: float) -> None:
+        """Tell the drafter what is new."""
+        self._book.statistics.steps += self._naps.num_slept  # the book sees one step of all
+        namespace = self.config.namespace
+        if self._request in self._book:
+            self._budget.record_step(1, self._num_drafted, seconds)
+        else:
+            self._book.sync(self._request, text[: self._prompt_length], namespace)
+            if self._prediction is not None:
+                self._book.set_prediction(self._request, self._prediction)
+                self._prediction = None
+        self._book.sync(self._request, text, namespace)
 
 
 def attach(
@@ -177,9 +198,28 @@ def attach(
     else:
         calibration = load_calibration(config.calibration)
     source = create_drafter(drafter) if isinstance(drafter, str) else drafter
-    draft = LlamaDraft(source, int(llama.n_vocab()), int(llama.n_ctx()), calibration, config)
+    sizes = int(llama.n_vocab()), int(llama.n_ctx())
+    _touch(source, sizes[0])
+    draft = LlamaDraft(source, *sizes, calibration, config, _end_ids(llama))
     llama.draft_model = draft
     return draft
+
+
+def _touch(drafter: Drafter, vocab_size: int) -> None:
+    """Let a drafter take its memory, which can be as long as several steps, before any text."""
+    book = RequestBook(drafter, vocab_size)
+    book.sync(_TRIAL, np.arange(min(_TRIAL_SIZE, vocab_size), dtype=np.int32), _TRIAL)
+    book.propose([_TRIAL], 1, [1])
+    book.release(_TRIAL)
+
+
+def _end_ids(llama: Any) -> frozenset[int]:
+    """Return the tokens at which the engine ends a text."""
+    import llama_cpp  # pyright: ignore[reportMissingImports]
+
+    vocab = llama_cpp.llama_model_get_vocab(llama.model)
+    ends = llama_cpp.llama_vocab_is_eog
+    return frozenset(token for token in range(int(llama.n_vocab())) if ends(vocab, token))
 
 
 def _check_model(llama: Any) -> None:

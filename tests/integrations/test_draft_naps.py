@@ -7,6 +7,7 @@ import pytest
 
 from freedraft.drafters import CandidateTree, create_drafter
 from freedraft.drafters.ngram import NgramDrafter
+from freedraft.integrations import draft_naps
 from freedraft.integrations.budget import Calibration
 from freedraft.integrations.draft_naps import DraftNaps
 from freedraft.integrations.llama_cpp_adapter import LlamaDraft
@@ -52,24 +53,80 @@ def naps_of(naps: DraftNaps, num_proposals: int) -> list[int]:
 
 def test_naps_grow_and_end_with_the_first_draft() -> None:
     naps = DraftNaps()
-    assert naps_of(naps, 10) == [0, 0, 1, 2, 4, 8, 16, 32, 32, 32]
+    assert naps_of(naps, 6) == [4, 8, 16, 32, 32, 32]
     naps.wake(3)
-    assert naps_of(naps, 4) == [0, 0, 1, 2]
+    assert naps_of(naps, 4) == [0, 4, 8, 16]
     naps.restart()
-    assert naps_of(naps, 4) == [0, 0, 1, 2]
+    assert naps_of(naps, 3) == [4, 8, 16]
+    naps.restart(asleep=False)
+    assert naps_of(naps, 3) == [0, 4, 8]
 
 
-def test_naps_are_shorter_while_the_text_repeats_itself() -> None:
+def test_a_repeat_that_is_long_enough_wakes_the_drafter() -> None:
+    naps = DraftNaps(least_repeat=5)
+    naps.follow([1, 2, 3, 4, 5, 6, 7, 8, 9, 0])
+    lengths = []
+    for token in range(1, 10):
+        naps.follow([token])
+        lengths.append(naps.repeat)
+        assert naps.sleep() is (naps.repeat < 5), token
+    assert lengths == [0, 0, 3, 4, 5, 6, 7, 8, 9], "a gram ends with the third token"
+    naps.follow([5])
+    assert naps.repeat == 0
+
+
+def test_after_a_proposal_in_vain_the_repeat_must_grow_by_a_quarter() -> None:
+    naps = DraftNaps(least_repeat=4)
+    naps.follow([*range(100), 1, 2, 3])
+    asked_at = []
+    for token in range(4, 60):
+        naps.follow([token])
+        if not naps.sleep():
+            asked_at.append(naps.repeat)
+            naps.wake(0)
+    assert asked_at == [4, 5, 6, 7, 8, 10, 12, 15, 18, 22, 27, 33, 41, 51]
+    naps.wake(7)
+    assert not naps.sleep(), "a draft ends all waiting"
+
+
+def test_repeats_in_vain_make_the_next_ones_wait_longer() -> None:
+    naps = DraftNaps(least_repeat=3)
+    naps.follow([1, 2, 3, 4, 5, 6, 7, 8])
+    asked_at = []
+    for end in range(100, 112):
+        for token in (1, 2, 3, 4, 5, 6, 7, 8, end):
+            naps.follow([token])
+            if naps.repeat and not naps.sleep():
+                asked_at.append(naps.repeat)
+                naps.wake(0)
+    assert asked_at[:6] == [3, 4, 5, 6, 7, 8], "each token of the first repeat"
+    assert asked_at[6:9] == [6, 7, 8] and asked_at[9:11] == [7, 8]
+    assert len(asked_at) <= 13, "then hardly any of this length"
+
+
+def test_an_earlier_text_and_a_prediction_are_known_again() -> None:
     naps = DraftNaps()
-    naps.follow([1, 2, 3, 4, 5, 6, 1, 2, 3])
-    assert naps_of(naps, 8)[-1] == 32, "no four tokens have come twice"
-    naps.follow([4])
-    assert naps_of(naps, 2) == [4, 4]
-    naps.follow([9])
-    assert naps_of(naps, 1) == [32]
+    naps.follow([1, 2, 3, 4, 5])
     naps.restart()
-    naps.follow([1, 2, 3, 4])
-    assert naps_of(naps, 8)[-1] == 32, "the last text is forgotten"
+    naps.follow([9, 2, 3])
+    assert naps.repeat == 0, "tokens before the text do not count"
+    naps.follow([4])
+    assert naps.repeat == 3 and not naps.sleep()
+    naps.restart(least_repeat=9)
+    naps.follow([2, 3, 4])
+    assert naps.repeat == 3 and naps.sleep()
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft_naps, "_MOST_GRAMS", 50)
+    naps = DraftNaps()
+    for start in range(0, 10_000, 40):
+        naps.follow(range(start, start + 40))
+    assert len(naps._grams) + len(naps._older_grams) < 200
+    naps.follow([5, 6, 7])
+    assert naps.repeat == 0
+    naps.follow([9990, 9991, 9992])
+    assert naps.repeat == 3
 
 
 def test_a_text_that_repeats_nothing_is_seldom_looked_at() -> None:

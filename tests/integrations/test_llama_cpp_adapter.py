@@ -148,7 +148,7 @@ def test_requests_are_told_apart_by_their_text() -> None:
     for text, request in steps:
         draft(np.array(text, np.intc))
         assert draft._request == request, text
-        assert len(draft._book) == 1, "earlier requests are released"
+        assert len(draft._book) <= 1, "earlier requests are released"
 
 
 def test_drafts_end_with_the_context() -> None:
@@ -238,6 +238,8 @@ def fake_llama(monkeypatch: pytest.MonkeyPatch, kind: str = "", **changes: Any) 
     module = SimpleNamespace(
         llama_model_is_recurrent=lambda model: kind == "recurrent",
         llama_model_is_hybrid=lambda model: kind == "hybrid",
+        llama_model_get_vocab=lambda model: "vocabulary",
+        llama_vocab_is_eog=lambda vocab, token: vocab == "vocabulary" and token in (2, 7),
     )
     monkeypatch.setitem(sys.modules, "llama_cpp", module)
     values = {

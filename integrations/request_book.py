@@ -14,6 +14,7 @@ from ..drafters.base import as_token_ids
 from ..drafters.tree import IntArray, accepted_path
 from .budget import PooledBudget
 from .draft_guard import DraftGuard
+from .request_naps import RequestNaps
 from .statistics import GenerationStatistics
 
 _NO_TOKEN = -1  # what a drafter sees in the place of an id that it must neither match nor propose
@@ -22,13 +23,25 @@ _WINDOW = 64  # tokens before a text's end that are compared to recognise the te
 
 @dataclass(slots=True)
 class _Entry:
-    """One request: its text as the engine last told it, and what was last proposed for it."""
+    """One request: its text as the engine last told it, and what was last proposed for it.
+
+    While it naps the drafter is not told of new tokens, nor are they compared with anything.
+    """
 
     namespace: str
     tokens: IntArray  # (capacity,) int32, the engine's own ids, the first num_tokens are valid
     num_tokens: int
     num_prompt_tokens: int
     proposed: CandidateTree = field(default_factory=CandidateTree.empty)
+    naps: RequestNaps | None = None
+    num_counted: int = 0  # tokens that are in the statistics, or were there before
+    is_asleep: bool = False
+    missed: list[int] = field(default_factory=list)  # tokens that came during the nap
+
+    def wake(self) -> None:
+        """Follow the text again; what was missed is read from there."""
+        self.is_asleep = False
+        self.missed.clear()
 
     def append(self, new: IntArray) -> None:
         """Add tokens; the buffer doubles when it is full."""
@@ -59,6 +72,7 @@ class RequestBook:
         vocab_size: int,
         placeholder_ids: Iterable[int] = frozenset(),
         budget: PooledBudget | None = None,
+        naps: bool = False,
     ) -> None:
         """Open a book without requests.
 
@@ -69,6 +83,8 @@ class RequestBook:
                 proposed.
             budget: says whom to draft for and cuts what is proposed; without it only the limits
                 of the call do.
+            naps: whether requests of whose proposals the budget leaves nothing are left alone for
+                some steps at a time.
 
         Raises:
             ValueError: ``vocab_size`` is not positive.
@@ -79,6 +95,8 @@ class RequestBook:
         self._vocab_size = vocab_size
         self._placeholder_ids = np.array(sorted(placeholder_ids), np.int64)
         self._budget = budget
+        self._naps = naps
+        self._num_rounds = 0  # calls for proposals, by which naps are timed
         self._entries: dict[RequestId, _Entry] = {}
         self.statistics = GenerationStatistics()
 
@@ -93,6 +111,10 @@ class RequestBook:
     def is_switched_off(self, request_id: RequestId) -> bool:
         """Return whether a fault has switched a request off."""
         return request_id in self._guard.switched_off
+
+    def all_asleep(self, request_ids: Iterable[RequestId]) -> bool:
+        """Return whether all the requests nap: none has a draft until a :meth:`sync` wakes it."""
+        return all(self._is_asleep(request_id) for request_id in request_ids)
 
     def sync(
         self,
@@ -124,8 +146,11 @@ class RequestBook:
         entry = self._entries.get(request_id)
         size = len(token_ids)  # type: ignore[arg-type]  # scalars end in the TypeError they deserve
         started_at = time.perf_counter()
-        if entry is not None and self._is_continued(entry, token_ids, size, namespace):
+        if entry is not None and self._naps_on(entry, token_ids, size, namespace):
+            pass
+        elif entry is not None and self._is_continued(entry, token_ids, size, namespace):
             new = as_token_ids(token_ids[entry.num_tokens :])  # type: ignore[index]
+            entry.wake()
             if new.size:
                 self._advance(request_id, entry, new, num_verified)
         else:
@@ -178,8 +203,11 @@ class RequestBook:
 
     def release(self, request_id: RequestId) -> None:
         """End a request; one that is unknown is ignored."""
-        if self._entries.pop(request_id, None) is None:
+        entry = self._entries.pop(request_id, None)
+        if entry is None:
             return
+        if entry.missed:  # others may learn from the response
+            self._guard.extend(request_id, self._show(np.array(entry.missed, np.int32)))
         self._guard.stop(request_id)
         self._count_faults()
         self._guard.switched_off.discard(request_id)
@@ -191,6 +219,28 @@ class RequestBook:
         kept = set(request_ids)
         for request_id in [known for known in self._entries if known not in kept]:
             self.release(request_id)
+
+    def _is_asleep(self, request_id: RequestId) -> bool:
+        entry = self._entries.get(request_id)
+        return entry is not None and entry.is_asleep
+
+    def _naps_on(self, entry: _Entry, token_ids: npt.ArrayLike, size: int, namespace: str) -> bool:
+        """Return whether a request is left alone at this step; then only its tokens are counted."""
+        if entry.naps is None or size <= entry.num_counted or namespace != entry.namespace:
+            return False
+        new = as_token_ids(token_ids[entry.num_counted :]).tolist()  # type: ignore[index]
+        entry.naps.follow(new)
+        if not entry.naps.sleep(self._num_rounds):
+            return False
+        entry.is_asleep = True
+        entry.missed += new
+        self._count_step(entry, size)
+        return True
+
+    def _count_step(self, entry: _Entry, num_tokens: int) -> None:
+        self.statistics.steps += 1
+        self.statistics.emitted += max(num_tokens - entry.num_counted, 0)
+        entry.num_counted = num_tokens
 
     def _is_continued(
         self, entry: _Entry, token_ids: npt.ArrayLike, size: int, namespace: str
@@ -217,6 +267,9 @@ class RequestBook:
         num_prompt = tokens.size if num_prompt_tokens is None else num_prompt_tokens
         num_prompt = min(max(num_prompt, 0), tokens.size)
         entry = _Entry(namespace, tokens.copy(), tokens.size, num_prompt)
+        entry.num_counted = tokens.size
+        if self._naps:
+            entry.naps = RequestNaps(tokens)
         self._entries[request_id] = entry
         if tokens.size == num_prompt + 1:  # the prefill's own token; more were counted before
             self.statistics.steps += 1
@@ -245,6 +298,10 @@ class RequestBook:
             return
         entry.num_tokens = shared
         entry.append(tokens[shared:])
+        entry.num_counted = tokens.size
+        entry.wake()
+        if self._naps:
+            entry.naps = RequestNaps(tokens)
         entry.proposed = CandidateTree.empty()
         self._guard.truncate(request_id, shared)
         if tokens.size > shared:
@@ -260,11 +317,10 @@ class RequestBook:
             tree = tree.keep(np.arange(max(num_verified, 0)))
         # The last token is the target's own, even where the tree happens to spell it.
         path = accepted_path(tree, new[:-1])
-        self.statistics.steps += 1
-        self.statistics.emitted += new.size
         self.statistics.drafted += tree.num_nodes
         self.statistics.accepted += path.size
         entry.append(new)
+        self._count_step(entry, entry.num_tokens)
         entry.proposed = CandidateTree.empty()
         if self.is_switched_off(request_id):
             return
@@ -283,16 +339,22 @@ class RequestBook:
         max_depths: Sequence[int],
         chains: bool,
     ) -> list[CandidateTree]:
+        self._num_rounds += 1
+        if self.all_asleep(request_ids):
+            return [CandidateTree.empty()] * len(request_ids)
         started_at = time.perf_counter()
         trees = self._guard.propose(request_ids, max_nodes, self._allowed(request_ids, max_depths))
         if chains:
             trees = [tree.best_chain() for tree in trees]
         if self._budget is not None:
             trees = self._budget.cut(request_ids, trees)
-        for request_id, tree in zip(request_ids, trees, strict=True):
+        for request_id, tree, most in zip(request_ids, trees, max_depths, strict=True):
             entry = self._entries.get(request_id)
-            if entry is not None:
-                entry.proposed = tree
+            if entry is None:
+                continue
+            entry.proposed = tree
+            if entry.naps is not None and most and not entry.is_asleep:
+                entry.naps.wake(tree.num_nodes)
         self._count_faults()
         self.statistics.draft_seconds += time.perf_counter() - started_at
         return trees
@@ -300,12 +362,15 @@ class RequestBook:
     def _allowed(
         self, request_ids: Sequence[RequestId], max_depths: Sequence[int]
     ) -> Sequence[int]:
-        """Return the depths, 0 for requests that the budget lets sleep."""
+        """Return the depths, 0 for requests that nap or that the budget lets sleep."""
         if self._budget is None:
             return max_depths
         deepest = max(max_depths, default=0)
         allowances = self._budget.allowances(request_ids, deepest)
-        return [min(pair) for pair in zip(max_depths, allowances, strict=True)]
+        return [
+            0 if self._is_asleep(request_id) else min(depth, allowed)
+            for request_id, depth, allowed in zip(request_ids, max_depths, allowances, strict=True)
+        ]
 
     def _show(self, tokens: IntArray) -> IntArray:
         """Return the tokens as the drafter may see them."""

@@ -64,7 +64,9 @@ class FreedraftProposer:
         if is_measured or config.schedule:
             self._budget = create_engine_budget(config, _runs_on_cpu(vllm_config))
         placeholders = {*config.placeholder_ids, *_placeholder_ids(vllm_config.model_config)}
-        self._book = RequestBook(drafter, vocab_size, placeholders, self._budget)
+        # Where step times decide, a request whose drafts do not pay is left alone now and then.
+        naps = self._budget is not None and config.schedule is None
+        self._book = RequestBook(drafter, vocab_size, placeholders, self._budget, naps)
         self._clock = StepClock()
         self._num_faults = 0
         register()
@@ -174,7 +176,8 @@ class FreedraftProposer:
                     self._book.set_prediction(row.request_id, row.prediction)
             except Exception as error:
                 self._report(error, [row.request_id])
-        if self._budget is not None and seconds is not None:
+        all_asleep = self._book.all_asleep(row.request_id for row in rows)
+        if self._budget is not None and seconds is not None and not all_asleep:
             self._budget.record_step(len(rows), statistics.drafted - num_drafted, seconds)
         if len(self._book) > len(rows):
             self._book.retain(self._rows.running())

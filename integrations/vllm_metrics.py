@@ -71,9 +71,8 @@ class MetricsFile:
         if self._map is None:
             return
         self._num_writes += 1
-        values = statistics.to_dict()
         _COUNTER.pack_into(self._map, len(_MAGIC), self._num_writes)
-        numbers = [values[key] for key in _KEYS]
+        numbers = [getattr(statistics, key) for key in _KEYS]
         _VALUES.pack_into(self._map, _HEAD.size, self._num_writes, *numbers, num_pool_bytes)
 
     def close(self) -> None:

@@ -18,6 +18,8 @@ from .request_naps import RequestNaps
 from .statistics import GenerationStatistics
 
 _NO_TOKEN = -1  # what a drafter sees in the place of an id that it must neither match nor propose
+_NOTHING = np.zeros(0, np.int32)
+_FEW = 32  # tokens: what a step brings is looked at one by one, which is faster
 _WINDOW = 64  # tokens before a text's end that are compared to recognise the text again
 
 
@@ -35,6 +37,7 @@ class _Entry:
     proposed: CandidateTree = field(default_factory=CandidateTree.empty)
     naps: RequestNaps | None = None
     num_counted: int = 0  # tokens that are in the statistics, or were there before
+    recent: list[int] = field(default_factory=list)  # the last _WINDOW tokens
     is_asleep: bool = False
     missed: list[int] = field(default_factory=list)  # tokens that came during the nap
 
@@ -42,6 +45,11 @@ class _Entry:
         """Follow the text again; what was missed is read from there."""
         self.is_asleep = False
         self.missed.clear()
+
+    def cut(self, length: int) -> None:
+        """Keep the first tokens only."""
+        self.num_tokens = length
+        self.recent = self.tokens[max(0, length - _WINDOW) : length].tolist()
 
     def append(self, new: IntArray) -> None:
         """Add tokens; the buffer doubles when it is full."""
@@ -52,6 +60,7 @@ class _Entry:
             self.tokens = grown
         self.tokens[self.num_tokens : stop] = new
         self.num_tokens = stop
+        self.recent = [*self.recent, *new[-_WINDOW:].tolist()][-_WINDOW:]
 
 
 class RequestBook:
@@ -93,7 +102,7 @@ class RequestBook:
             raise ValueError(f"expected vocab_size >= 1, got {vocab_size}")
         self._guard = DraftGuard(drafter, vocab_size)
         self._vocab_size = vocab_size
-        self._placeholder_ids = np.array(sorted(placeholder_ids), np.int64)
+        self._placeholder_ids = frozenset(placeholder_ids)
         self._budget = budget
         self._naps = naps
         self._num_rounds = 0  # calls for proposals, by which naps are timed
@@ -195,8 +204,7 @@ class RequestBook:
         """Stop drafting for a request, until it is released, because of a fault met elsewhere."""
         if self.is_switched_off(request_id):
             return
-        nothing = np.zeros(0, np.int32)
-        entry = self._entries.setdefault(request_id, _Entry(DEFAULT_NAMESPACE, nothing, 0, 0))
+        entry = self._entries.setdefault(request_id, _Entry(DEFAULT_NAMESPACE, _NOTHING, 0, 0))
         entry.proposed = CandidateTree.empty()
         self._guard.switch_off(request_id, error)
         self._count_faults()
@@ -249,9 +257,8 @@ class RequestBook:
         stop = entry.num_tokens
         if size < stop or namespace != entry.namespace:
             return False
-        start = max(0, stop - _WINDOW)
-        window = np.asarray(token_ids[start:stop])  # type: ignore[index]
-        return bool((window == entry.tokens[start:stop]).all())
+        window = token_ids[max(0, stop - _WINDOW) : stop]  # type: ignore[index]
+        return bool(np.asarray(window).tolist() == entry.recent)
 
     def _start(
         self,
@@ -266,7 +273,8 @@ class RequestBook:
             self._budget.forget(request_id)
         num_prompt = tokens.size if num_prompt_tokens is None else num_prompt_tokens
         num_prompt = min(max(num_prompt, 0), tokens.size)
-        entry = _Entry(namespace, tokens.copy(), tokens.size, num_prompt)
+        entry = _Entry(namespace, np.empty(tokens.size, np.int32), 0, num_prompt)
+        entry.append(tokens)
         entry.num_counted = tokens.size
         if self._naps:
             entry.naps = RequestNaps(tokens)
@@ -296,7 +304,7 @@ class RequestBook:
         if shared < entry.num_prompt_tokens or shared == 0:  # another request of the same id
             self._start(request_id, tokens, entry.namespace, num_prompt_tokens)
             return
-        entry.num_tokens = shared
+        entry.cut(shared)
         entry.append(tokens[shared:])
         entry.num_counted = tokens.size
         entry.wake()
@@ -315,10 +323,12 @@ class RequestBook:
         tree = entry.proposed
         if num_verified is not None and num_verified < tree.num_nodes:
             tree = tree.keep(np.arange(max(num_verified, 0)))
-        # The last token is the target's own, even where the tree happens to spell it.
-        path = accepted_path(tree, new[:-1])
-        self.statistics.drafted += tree.num_nodes
-        self.statistics.accepted += path.size
+        path = _NOTHING
+        if tree.num_nodes:
+            # The last token is the target's own, even where the tree happens to spell it.
+            path = accepted_path(tree, new[:-1])
+            self.statistics.drafted += tree.num_nodes
+            self.statistics.accepted += path.size
         entry.append(new)
         self._count_step(entry, entry.num_tokens)
         entry.proposed = CandidateTree.empty()
@@ -374,10 +384,16 @@ class RequestBook:
 
     def _show(self, tokens: IntArray) -> IntArray:
         """Return the tokens as the drafter may see them."""
+        if 0 < tokens.size <= _FEW and self._shows_all(tokens.tolist()):
+            return tokens
         hidden = (tokens < 0) | (tokens >= self._vocab_size)
-        if self._placeholder_ids.size:
-            hidden |= np.isin(tokens, self._placeholder_ids)
+        if self._placeholder_ids:
+            hidden |= np.isin(tokens, list(self._placeholder_ids))
         return np.where(hidden, np.int32(_NO_TOKEN), tokens) if hidden.any() else tokens
+
+    def _shows_all(self, tokens: list[int]) -> bool:
+        within = min(tokens) >= 0 and max(tokens) < self._vocab_size
+        return within and self._placeholder_ids.isdisjoint(tokens)
 
     def _count_faults(self) -> None:
         self.statistics.switched_off = self._guard.num_faults

@@ -15,7 +15,7 @@ FloatArray64 = npt.NDArray[np.float64]
 
 # Tokens of a step, those of all requests together, at which times are told apart; between them the
 # time is interpolated linearly.
-_TOKENS = 2.0 ** np.arange(12)
+_TOKENS = np.array([2.0**power for power in range(12)], np.float64)
 
 _MOST_SURPRISE = 0.7  # of one step, in log seconds: a descheduled step must not tip the balance
 _LEAST_TRUST = 0.02  # of the prior, against 1 of what is measured all the time

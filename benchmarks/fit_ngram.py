@@ -24,6 +24,7 @@ from numba import njit
 from transformers import AutoTokenizer
 
 from freedraft.drafters.ngram import NgramDrafter
+from freedraft.drafters.ngram import _place_kernels as placer
 from freedraft.drafters.ngram import _pool_kernels as pool
 from freedraft.drafters.ngram import _search_kernels as finder
 from freedraft.drafters.ngram import _weights as tables
@@ -84,8 +85,9 @@ class Recorder:
         config, arena = drafter.config, drafter._arena
         self.page_bits = config.page_size.bit_length() - 1
         num_rows = len(drafter._rows)
-        places_size = num_rows * config.max_places * pool.PLACE_FIELDS
-        self.places = arena[arena.size - places_size :].reshape(num_rows, -1, pool.PLACE_FIELDS)
+        first = int(finder._offsets(arena)[3])
+        stop = first + num_rows * config.max_places * pool.PLACE_FIELDS
+        self.places = arena[first:stop].reshape(num_rows, -1, pool.PLACE_FIELDS)
         self.pages = drafter._pages
         self.length_class = np.searchsorted(tables.LENGTH_STOPS, np.arange(65), side="right")
         self.votes: list[np.ndarray] = []
@@ -109,16 +111,16 @@ class Recorder:
         drafter = self.drafter
         row = drafter._row_of[request_id]
         saved = drafter._rows[row].copy()
-        batch = np.array([[row, 0, 0]], np.int32)
         weights = []
         for probe in self.probes:
             drafter._rows[row] = saved
             floats = np.concatenate((probe, np.zeros(drafter._floats.size - probe.size)))
-            finder.search(drafter._arena, floats, batch)
-            start = tables.NUM_WEIGHTS + row * drafter.config.max_places
-            weights.append(floats[start : start + batch[0, finder.FOUND]].astype(np.int64) - 1)
+            finder.find_places(drafter._arena, row)
+            placer.weigh_places(drafter._arena, floats, row)
+            found = int(drafter._rows[row, pool.FOUND])
+            start = tables.PLACES + row * drafter.config.max_places
+            weights.append(floats[start : start + found].astype(np.int64) - 1)
         drafter._rows[row] = saved
-        found = int(batch[0, finder.FOUND])
         places = self.places[row, :found]
         ahead = np.empty((found, MAX_NODES), np.int64)
         read_ahead(drafter._arena, places, self.pages, self.page_bits, MAX_NODES, ahead)

@@ -9,8 +9,8 @@ A request writes its tokens into pages that belong to it alone, so requests inte
 any order. A slot is written once while its page lives, so every link points to an older token. A
 link carries its page's generation: it dies with the page, without anybody looking for it.
 
-Kernels never raise; the class validates. Whoever changes a constant here or in ``_weights`` must
-remove ``__pycache__``: the other kernels' caches don't see it.
+Kernels never raise; the class validates. After a change of a constant here or in ``_weights``
+``__pycache__`` must go: the other kernels' caches don't see it.
 
 Sources: hash chains as in LZ77 match finders (RFC 1951, section 4); polynomial rolling hash modulo
 the Mersenne prime 2**31 - 1 (Karp and Rabin, 1987), whose products fit int64 without overflow;
@@ -24,7 +24,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from .._jit import compile_once, kernel
+from .._jit import compile_once, kernel, u
 from ._weights import COUNTS, KNOTS
 
 IntArray = npt.NDArray[np.int32]
@@ -80,13 +80,13 @@ BUCKET_MIX = 1_640_531_527
 @kernel
 def _offsets(arena: IntArray) -> tuple[int, int, int, int, int]:
     """Return where links, heads, pages, rows and drafts begin; the tokens follow the header."""
-    num_levels, num_pages = int(arena[NUM_LEVELS]), int(arena[NUM_PAGES])
-    num_slots = num_pages << int(arena[PAGE_BITS])
+    num_levels, num_pages = int(arena[u(NUM_LEVELS)]), int(arena[u(NUM_PAGES)])
+    num_slots = num_pages << int(arena[u(PAGE_BITS)])
     links = HEADER_SIZE + num_slots
     heads = links + num_slots * num_levels
-    pages = heads + (num_levels << int(arena[BUCKET_BITS]))
+    pages = heads + (num_levels << int(arena[u(BUCKET_BITS)]))
     rows = pages + num_pages * PAGE_FIELDS
-    return links, heads, pages, rows, rows + int(arena[NUM_ROWS]) * ROW_FIELDS
+    return links, heads, pages, rows, rows + int(arena[u(NUM_ROWS)]) * ROW_FIELDS
 
 
 @kernel
@@ -107,17 +107,17 @@ def _fold(value: int) -> int:
 @kernel
 def _last_slot(arena: IntArray, pages: int, page: int) -> int:
     """Return the slot of a page's last token."""
-    used = int(arena[pages + page * PAGE_FIELDS + USED])
-    return (page << int(arena[PAGE_BITS])) + used - 1
+    used = int(arena[u(pages + page * PAGE_FIELDS + USED)])
+    return (page << int(arena[u(PAGE_BITS)])) + used - 1
 
 
 @kernel
 def _previous_slot(arena: IntArray, pages: int, slot: int) -> int:
     """Return the slot of the token before ``slot`` in its request, or -1."""
-    page_bits = int(arena[PAGE_BITS])
+    page_bits = int(arena[u(PAGE_BITS)])
     if slot & ((1 << page_bits) - 1):
         return slot - 1
-    page = int(arena[pages + (slot >> page_bits) * PAGE_FIELDS + PREVIOUS])
+    page = int(arena[u(pages + (slot >> page_bits) * PAGE_FIELDS + PREVIOUS)])
     return NONE if page == NONE else _last_slot(arena, pages, page)
 
 
@@ -160,8 +160,7 @@ def _take_page(arena: IntArray, pages: int, request: int, position: int) -> int:
     else:
         return NONE
     _retire(arena, pages, page)
-    fields = pages + page * PAGE_FIELDS
-    last = int(arena[request + LAST_PAGE])
+    fields, last = pages + page * PAGE_FIELDS, int(arena[request + LAST_PAGE])
     arena[fields + PAGE_NAMESPACE] = arena[request + NAMESPACE]
     arena[fields + OWNER] = arena[request + SERIAL]
     arena[fields + POSITION] = position
@@ -199,8 +198,7 @@ def _add_buckets(arena: IntArray, heads: int) -> None:
 def _start_hashes(arena: IntArray, pages: int, request: int) -> None:
     """Make the rolling hashes of a request's last tokens anew."""
     tail = np.empty(int(arena[MAX_MATCH]), np.int32)  # newest first, up to a placeholder
-    count, slot = 0, NONE
-    page = int(arena[request + LAST_PAGE])
+    count, slot, page = 0, NONE, int(arena[request + LAST_PAGE])
     if page != NONE and arena[pages + page * PAGE_FIELDS + USED] == 0:  # taken just now
         page = int(arena[pages + page * PAGE_FIELDS + PREVIOUS])
     if page != NONE:
@@ -220,11 +218,11 @@ def _start_hashes(arena: IntArray, pages: int, request: int) -> None:
 @kernel
 def _token_back(arena: IntArray, pages: int, slot: int, back: int) -> int:
     """Return the token ``back`` places before ``slot`` in its request; it is there."""
-    mask = (1 << int(arena[PAGE_BITS])) - 1
+    mask = (1 << int(arena[u(PAGE_BITS)])) - 1
     while back > slot & mask:
         back -= (slot & mask) + 1
         slot = _previous_slot(arena, pages, slot - (slot & mask))
-    return int(arena[HEADER_SIZE + slot - back])
+    return int(arena[u(HEADER_SIZE + slot - back)])
 
 
 @kernel
@@ -241,32 +239,32 @@ def _settle(arena: IntArray, floats: FloatArray, request: int, draft: int, new: 
         draft: where its draft begins.
         new: ``(num_new,)`` int32, at least one.
     """
-    stop = draft + DRAFT_FIELDS * int(arena[request + DRAFT_SIZE])
-    arena[request + DRAFT_SIZE] = 0
+    stop = draft + DRAFT_FIELDS * int(arena[u(request + DRAFT_SIZE)])
+    arena[u(request + DRAFT_SIZE)] = 0
     reached = 0
     for node in range(draft, stop, DRAFT_FIELDS):
-        parent, depth = int(arena[node + 1]), int(arena[node + 3])
-        above = parent == NONE or arena[draft + DRAFT_FIELDS * parent + 3] > 0
-        if above and depth <= new.size and arena[node] == new[depth - 1]:
+        parent, depth = int(arena[u(node + 1)]), int(arena[u(node + 3)])
+        above = parent == NONE or arena[u(draft + DRAFT_FIELDS * parent + 3)] > 0
+        if above and depth <= new.size and arena[u(node)] == new[depth - 1]:
             reached = max(reached, depth)
         else:
-            arena[node + 3] = -depth
-    arena[request + ACCEPTED_BEFORE] = arena[request + ACCEPTED]
-    arena[request + ACCEPTED] = reached
-    first = COUNTS + 2 * (KNOTS + 1) * int(arena[request + DRAFT_CLASS])
+            arena[u(node + 3)] = -depth
+    arena[u(request + ACCEPTED_BEFORE)] = arena[u(request + ACCEPTED)]
+    arena[u(request + ACCEPTED)] = reached
+    first = COUNTS + 2 * (KNOTS + 1) * int(arena[u(request + DRAFT_CLASS)])
     for node in range(draft, stop, DRAFT_FIELDS):
-        depth = int(arena[node + 3])
+        depth = int(arena[u(node + 3)])
         if reached == new.size and -depth > new.size:
             continue
-        predicted = arena[node + 2] / PROBABILITY_UNIT
+        predicted = arena[u(node + 2)] / PROBABILITY_UNIT
         knot = min(int(predicted * KNOTS), KNOTS - 1)
         part = predicted * KNOTS - knot
         missed = (1.0 if depth > 0 else 0.0) - predicted
         at = first + 2 * knot
-        floats[at] += 1.0 - part
-        floats[at + 1] += (1.0 - part) * missed
-        floats[at + 2] += part
-        floats[at + 3] += part * missed
+        floats[u(at)] += 1.0 - part
+        floats[u(at + 1)] += (1.0 - part) * missed
+        floats[u(at + 2)] += part
+        floats[u(at + 3)] += part * missed
 
 
 @kernel
@@ -281,64 +279,64 @@ def append(arena: IntArray, floats: FloatArray, row: int, new: IntArray) -> None
     """
     links, heads, pages, rows, drafts = _offsets(arena)
     request = rows + row * ROW_FIELDS
-    if new.size > 0 and arena[request + DRAFT_SIZE] > 0:
+    if new.size > 0 and arena[u(request + DRAFT_SIZE)] > 0:
         _settle(arena, floats, request, drafts + row * DRAFT_ROOM, new)
-    page_bits, link_bits = int(arena[PAGE_BITS]), int(arena[SLOT_BITS])
-    num_levels, max_run = int(arena[NUM_LEVELS]), int(arena[MAX_MATCH])
-    run = int(arena[request + RUN])
-    salt = _mulmod(_fold(int(arena[request + NAMESPACE]) + 1), HASH_BASE)
-    num_buckets, half = int(arena[NUM_BUCKETS]), int(arena[HALF])
-    page = int(arena[request + LAST_PAGE])
+    page_bits, link_bits = int(arena[u(PAGE_BITS)]), int(arena[u(SLOT_BITS)])
+    num_levels, max_run = int(arena[u(NUM_LEVELS)]), int(arena[u(MAX_MATCH)])
+    run = int(arena[u(request + RUN)])
+    salt = _mulmod(_fold(int(arena[u(request + NAMESPACE)]) + 1), HASH_BASE)
+    num_buckets, half = int(arena[u(NUM_BUCKETS)]), int(arena[u(HALF)])
+    page = int(arena[u(request + LAST_PAGE)])
     used = 1 << page_bits  # full: the first token opens a page
-    if page != NONE and arena[pages + page * PAGE_FIELDS + SEALED] == 0:
-        used = int(arena[pages + page * PAGE_FIELDS + USED])
-    length, clock = int(arena[request + LENGTH]), int(arena[CLOCK])
-    arena[request + LENGTH] = length + new.size
-    arena[CLOCK] = (clock + new.size) & MAX_CLOCK
+    if page != NONE and arena[u(pages + page * PAGE_FIELDS + SEALED)] == 0:
+        used = int(arena[u(pages + page * PAGE_FIELDS + USED)])
+    length, clock = int(arena[u(request + LENGTH)]), int(arena[u(CLOCK)])
+    arena[u(request + LENGTH)] = length + new.size
+    arena[u(CLOCK)] = (clock + new.size) & MAX_CLOCK
     for i in range(new.size):
         if used >> page_bits:
             page = _take_page(arena, pages, request, length + i)
             if page == NONE:
                 return
-            arena[pages + page * PAGE_FIELDS + STAMP] = (clock + i) & MAX_CLOCK
+            arena[u(pages + page * PAGE_FIELDS + STAMP)] = (clock + i) & MAX_CLOCK
             used = 0
             _add_buckets(arena, heads)
-            num_buckets, half = int(arena[NUM_BUCKETS]), int(arena[HALF])
-            if arena[request + RUN] == NONE:
+            num_buckets, half = int(arena[u(NUM_BUCKETS)]), int(arena[u(HALF)])
+            if arena[u(request + RUN)] == NONE:
                 _start_hashes(arena, pages, request)
-                run = int(arena[request + RUN])
+                run = int(arena[u(request + RUN)])
         token = int(new[i])
         slot = (page << page_bits) + used
-        arena[HEADER_SIZE + slot] = token
+        arena[u(HEADER_SIZE + slot)] = token
         used += 1
-        arena[pages + page * PAGE_FIELDS + USED] = used
-        link = (int(arena[pages + page * PAGE_FIELDS + GENERATION]) << link_bits) | slot
+        arena[u(pages + page * PAGE_FIELDS + USED)] = used
+        link = (int(arena[u(pages + page * PAGE_FIELDS + GENERATION)]) << link_bits) | slot
         for level in range(num_levels):
-            k = int(arena[FIRST_LEVEL + level])
+            k = int(arena[u(FIRST_LEVEL + level)])
             value = 0
             if token >= 0:
-                value = _mulmod(arena[request + FIRST_HASH + level], HASH_BASE)
+                value = _mulmod(arena[u(request + FIRST_HASH + level)], HASH_BASE)
                 value = _fold(value + token + 1)
             if token >= 0 and run >= k:
                 if k < used:
-                    gone = int(arena[HEADER_SIZE + slot - k])
+                    gone = int(arena[u(HEADER_SIZE + slot - k)])
                 else:
                     gone = _token_back(arena, pages, slot, k)
-                gone = _mulmod(_fold(gone + 1), arena[FIRST_WEIGHT + level])
+                gone = _mulmod(_fold(gone + 1), arena[u(FIRST_WEIGHT + level)])
                 value = _fold(value + PRIME - gone)
-            arena[request + FIRST_HASH + level] = value
+            arena[u(request + FIRST_HASH + level)] = value
             place = links + slot * num_levels + level
             if token < 0 or run + 1 < k:
-                arena[place] = 0
+                arena[u(place)] = 0
                 continue
             bucket = _mulmod(_fold(value + salt), BUCKET_MIX) & (2 * half - 1)
             if bucket >= num_buckets:
                 bucket -= half
             head = heads + bucket * num_levels + level
-            arena[place] = arena[head]
-            arena[head] = link
+            arena[u(place)] = arena[u(head)]
+            arena[u(head)] = link
         run = min(run + 1, max_run) if token >= 0 else 0
-        arena[request + RUN] = run
+        arena[u(request + RUN)] = run
 
 
 @kernel

@@ -7,7 +7,7 @@ token, where it lies (own prompt, own output, another request's), how old it is,
 from where the text was expected to go on. The weights are fitted once; what the target accepts
 calibrates the probabilities all the time.
 
-A proposal for a batch is two kernel calls without the interpreter's lock; its cost does not depend
+A proposal for a batch is one kernel call without the interpreter's lock; its cost does not depend
 on how much text is kept, except by cache misses.
 """
 
@@ -27,6 +27,7 @@ from ..tree import CandidateTree, IntArray
 from ..tree_batch import TreeBatch, tree_in
 from ..untouched import untouched_zeros
 from . import _after_kernels as after
+from . import _draft_kernels as drafting
 from . import _pool_kernels as pool
 from . import _search_kernels as finder
 from . import _tree_kernels as grower
@@ -115,7 +116,7 @@ class NgramDrafter:
         self.config = NgramConfig() if config is None else config
         after.compile_kernels()
         self._ingest = pool.compile_kernels()
-        self._search, self._grow = finder.compile_kernels(), grower.compile_kernels()
+        self._draft = drafting.compile_kernels()
         self._arena, self._pages, self._rows, self._drafts = _new_arena(self.config)
         self._floats = _new_floats(self.config, len(self._rows))
         self._calibration = _calibration_within(self._floats)
@@ -199,8 +200,7 @@ class NgramDrafter:
                     row = 0
                 self._next_tree = row + 1
                 room, arena, floats = self._room, self._arena, self._floats
-                self._search(arena, floats, alone)
-                self._grow(arena, floats, alone, max_nodes, max_depth, row, room.nodes, room.probs)
+                self._draft(arena, floats, alone, max_nodes, max_depth, row, room.nodes, room.probs)
                 return [tree_in(room, row)]
         if not request_ids or max_nodes <= 0 or max_depth <= 0:
             check_budget(max_nodes, max_depth)
@@ -242,9 +242,8 @@ class NgramDrafter:
             self._calibration.refit()
             self._drafts_until_refit = _DRAFTS_A_REFIT
         arena, floats, rows = self._arena, self._floats, self._batch
-        self._search(arena, floats, rows)
         room = batch.probs.shape[1]
-        self._grow(arena, floats, rows, room, max_depth, 0, batch.nodes, batch.probs)
+        self._draft(arena, floats, rows, room, max_depth, 0, batch.nodes, batch.probs)
 
     def propose_after(
         self, request_id: RequestId, next_ids: Sequence[int], max_nodes: int, max_depth: int
@@ -265,15 +264,15 @@ class NgramDrafter:
         if row is None or request_id in self._backlog or max_nodes == 0 or max_depth == 0:
             return [CandidateTree.empty()] * len(next_ids)
         fields, draft = self._rows[row].copy(), self._drafts[row].copy()
-        rows = np.array([row], np.int32)
         trees = []
         for token in next_ids:
             batch = TreeBatch.with_room(1, max_nodes)
             self._rows[row, pool.FOUND] = 0
             if token >= 0:
                 after.search_after(self._arena, self._floats, row, token)
-            arena, floats = self._arena, self._floats
-            self._grow(arena, floats, rows, max_nodes, max_depth, 0, batch.nodes, batch.probs)
+            grower.grow_tree(
+                self._arena, self._floats, row, max_nodes, max_depth, 0, batch.nodes, batch.probs
+            )
             trees += batch.trees()
         # The draft that waits to be settled is the one that was proposed.
         self._rows[row], self._drafts[row] = fields, draft
@@ -372,7 +371,7 @@ def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray, IntArray, IntAr
 
 def _max_groups(config: NgramConfig) -> int:
     """Return how many groups of places a tree may need that is grown in the arena's room."""
-    return config.max_places + grower.ROOM_NODES + 1
+    return config.max_places + grower.MAX_NODES + 1
 
 
 def _new_floats(config: NgramConfig, num_rows: int) -> npt.NDArray[np.float64]:

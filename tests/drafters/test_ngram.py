@@ -13,8 +13,8 @@ from ngram_oracles import Path, PlainNgram
 
 from freedraft.drafters import CandidateTree, Drafter
 from freedraft.drafters.ngram import NgramConfig, NgramDrafter
+from freedraft.drafters.ngram import _draft_kernels as drafting
 from freedraft.drafters.ngram import _pool_kernels as pool
-from freedraft.drafters.ngram import _search_kernels as finder
 from freedraft.drafters.ngram import _tree_kernels as grower
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
@@ -55,7 +55,7 @@ def test_is_a_drafter_whose_kernels_are_compiled_at_construction() -> None:
     assert isinstance(drafter, Drafter)
     assert drafter.name == "ngram"
     if COMPILED:
-        for kernel in (pool.append, pool.release, pool.truncate, finder.search, grower.grow):
+        for kernel in (pool.append, pool.release, pool.truncate, drafting.draft):
             assert len(kernel.signatures) == 1
 
 
@@ -205,14 +205,16 @@ def test_a_draft_is_settled_by_the_tokens_that_follow_it() -> None:
 def test_the_order_begins_with_the_most_probable_group_and_the_older_of_equals(
     probs: list[float],
 ) -> None:
-    groups = np.zeros(len(probs) * grower.GROUP_FIELDS, np.int32)
-    scores = np.zeros(len(probs) * grower.SCORE_FIELDS)
+    first = 3  # where the groups begin, in the arena and among the floats
+    arena = np.zeros(first + len(probs) * grower.GROUP_FIELDS, np.int32)
+    floats = np.zeros(first + len(probs) * grower.SCORE_FIELDS)
     for group, prob in enumerate(probs):
-        place = grower._enter(groups, scores, 0, group, group, prob)
-        assert groups[grower.GROUP_FIELDS * place + grower.ORDER] == group
-    order = groups[grower.ORDER :: grower.GROUP_FIELDS].tolist()
+        place = grower._enter(arena, first, floats, first, 0, group, group, prob)
+        assert arena[first + grower.GROUP_FIELDS * place + grower.ORDER] == group
+    order = arena[first + grower.ORDER :: grower.GROUP_FIELDS].tolist()
     assert order == sorted(range(len(probs)), key=lambda group: (-probs[group], group))
-    assert scores[grower.KEY :: grower.SCORE_FIELDS].tolist() == sorted(probs, reverse=True)
+    keys = floats[first + grower.KEY :: grower.SCORE_FIELDS].tolist()
+    assert keys == sorted(probs, reverse=True)
 
 
 def test_limits_are_kept_and_none_is_a_plain_step() -> None:

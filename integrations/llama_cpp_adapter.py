@@ -104,7 +104,7 @@ class LlamaDraft:
 
     @property
     def statistics(self) -> GenerationStatistics:
-        """Counts of all texts since the draft model was attached."""
+        """Counts of all texts, up to where the drafter was last asked, since it was attached."""
         return self._book.statistics
 
     def set_prediction(self, token_ids: Sequence[int]) -> None:
@@ -130,46 +130,52 @@ class LlamaDraft:
         last, self._text = self._text, text.tobytes()
         num_new = (len(self._text) - len(last)) // text.itemsize
         is_next = 1 <= num_new <= 1 + self._num_drafted and len(last) > 0
-        if is_next and self._text.startswith(last):
+        is_next = is_next and self._text.startswith(last)
+        if is_next:
             self._naps.follow(text[-num_new:].tolist())
         else:
-            self._begin(text)
+            self._begin(text, last)
         if self._naps.sleep():
             self._num_drafted = 0
             return _NOTHING
-        self._wake(text, seconds)
+        woken_at = time.perf_counter()
+        is_known = self._request in self._book
+        if is_next:
+            self._budget.record_step(1, self._num_drafted, seconds)
+        self._tell(text, self._naps.num_slept)
         room = min(self.config.max_length, self._max_context - text.size)
         room = max(room, 0)
         # The budget picks the best chain; other branches take none of its nodes.
         chain = self._book.propose([self._request], 2 * room, [room])[0]
         self._num_drafted = chain.num_nodes
-        self._naps.wake(chain.num_nodes)
+        plain = self._budget.costs.plain_seconds(1)
+        cost = (time.perf_counter() - woken_at) / plain if plain and is_known else None
+        self._naps.wake(chain.num_nodes, cost)
         return chain.token_ids.astype(np.intc)
 
-    def _begin(self, text: IntArray) -> None:
-        """Begin a request; the drafter hears of it when it is asked first."""
-        if self._request in self._book:
-            self._book.release(self._request)
+    def _begin(self, text: IntArray, last: bytes) -> None:
+        """End the request before and begin one; its drafter may hear of it later."""
+        if self._naps.num_slept:  # later texts learn from all of it
+            self._tell(np.frombuffer(last, np.int32), self._naps.num_slept - 1)
+        self._book.release(self._request)
         self._request += 1
         # The first call comes after the prompt's own token.
         self._prompt_length = max(text.size - 1, 0)
-        if self._prediction is not None:
-            self._naps.follow(self._prediction)
-        self._naps.restart(self._budget.least_repeat(), asleep=self._prediction is None)
+        prediction, self._prediction = self._prediction, None
+        self._naps.follow([] if prediction is None else prediction)
+        self._naps.restart(self._budget.least_repeat(), asleep=prediction is None)
         self._naps.follow(text.tolist())
+        if prediction is not None:
+            self._tell(text[: self._prompt_length], 0)
+            self._book.set_prediction(self._request, prediction)
 
-    def _wake(self, text: IntArray, seconds: float) -> None:
-        """Tell the drafter what is new."""
-        self._book.statistics.steps += self._naps.num_slept  # the book sees one step of all
-        namespace = self.config.namespace
-        if self._request in self._book:
-            self._budget.record_step(1, self._num_drafted, seconds)
-        else:
-            self._book.sync(self._request, text[: self._prompt_length], namespace)
-            if self._prediction is not None:
-                self._book.set_prediction(self._request, self._prediction)
-                self._prediction = None
-        self._book.sync(self._request, text, namespace)
+    def _tell(self, text: IntArray, num_steps: int) -> None:
+        """Tell the drafter what is new, of which the book counts one step beside ``num_steps``."""
+        self._book.statistics.steps += num_steps
+        if self._request not in self._book:
+            prompt = text[: self._prompt_length]
+            self._book.sync(self._request, prompt, self.config.namespace)
+        self._book.sync(self._request, text, self.config.namespace)
 
 
 def attach(

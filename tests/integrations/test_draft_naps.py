@@ -53,13 +53,27 @@ def naps_of(naps: DraftNaps, num_proposals: int) -> list[int]:
 
 def test_naps_grow_and_end_with_the_first_draft() -> None:
     naps = DraftNaps()
-    assert naps_of(naps, 6) == [4, 8, 16, 32, 32, 32]
+    assert naps_of(naps, 8) == [4, 8, 16, 32, 64, 128, 128, 128]
     naps.wake(3)
     assert naps_of(naps, 4) == [0, 4, 8, 16]
     naps.restart()
     assert naps_of(naps, 3) == [4, 8, 16]
     naps.restart(asleep=False)
     assert naps_of(naps, 3) == [0, 4, 8]
+
+
+def test_the_longest_nap_is_as_long_as_what_asking_costs_asks_for() -> None:
+    for cost, longest in ((0.0, 4), (0.001, 4), (0.04, 16), (0.15, 60), (9.0, 128)):
+        naps = DraftNaps()
+        naps.wake(0, cost)
+        assert naps_of(naps, 8)[-1] == longest
+    naps = DraftNaps()
+    for cost in (0.04, 0.04, 5.0):  # once the machine did something else meanwhile
+        naps.wake(0, cost)
+    assert naps_of(naps, 8)[-1] == 28
+    for _ in range(30):
+        naps.wake(0, 0.04)
+    assert naps_of(naps, 8)[-1] == 16
 
 
 def test_a_repeat_that_is_long_enough_wakes_the_drafter() -> None:
@@ -136,10 +150,24 @@ def test_a_text_that_repeats_nothing_is_seldom_looked_at() -> None:
     for token in range(5, 205):
         text.append(token)
         assert draft(np.array(text, np.intc)).size == 0
-    assert drafter.num_asked < 15
-    # No token is lost, and each step is counted, but for those that the book has not seen yet.
-    assert 160 <= drafter.num_told <= 200
+    assert drafter.num_asked < 10
+    # Each step is counted, but for those that the book has not seen yet.
+    assert 70 <= drafter.num_told <= 200
     assert draft.statistics.steps == draft.statistics.emitted == drafter.num_told
+    draft(np.array([1, 2], np.intc))
+    assert drafter.num_told == 200, "with the next text no token of this one is lost"
+    assert draft.statistics.steps == draft.statistics.emitted == 200
+
+
+def test_a_text_that_was_slept_through_is_known_to_the_next_one() -> None:
+    drafter = Counting()
+    draft = make_draft(drafter)
+    for text in ([1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7]):
+        draft(np.array(text, np.intc))
+    assert drafter.num_asked == 0
+    chain = draft(np.array([9, 8, 2, 3, 4], np.intc))
+    assert chain[:3].tolist() == [5, 6, 7]
+    assert drafter.num_asked == 1 and draft.statistics.steps == draft.statistics.emitted == 4
 
 
 @pytest.mark.parametrize("name", ["ngram", "suffix", "edit", "blend"])

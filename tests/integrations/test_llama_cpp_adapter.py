@@ -171,7 +171,10 @@ def test_step_times_are_read_off_the_calls(monkeypatch: pytest.MonkeyPatch) -> N
     now[0] += 0.5
     draft(np.array([*text, LOOP[1]], np.intc))
     now[0] += 100.0
-    draft(np.array([1, 2, 3], np.intc))  # another text: the pause before it is nobody's step
+    # Another text: the pause before it is nobody's step, be the drafter asked at once or not.
+    draft(np.array([1, 2, 3], np.intc))
+    draft.set_prediction([4, 5, 6])
+    draft(np.array([1, 2, 3], np.intc))
     assert steps == [(1, first, 0.5)] and first > 0
 
 

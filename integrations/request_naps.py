@@ -8,7 +8,7 @@ from ..drafters.tree import IntArray
 from .seen_grams import SeenGrams
 
 _AWAKE = 2  # proposals in a row that came to nothing before the first nap
-_LONGEST = 16  # steps from one proposal to the next
+_LONGEST = 8  # steps from one proposal to the next
 _REMEMBERED = 1 << 15  # tokens of the first text
 _OFTENER = 8  # times, while the text repeats itself
 
@@ -17,7 +17,7 @@ class RequestNaps:
     """Decides at which of its steps a request is followed and asked for a draft at all.
 
     Following several tokens at once costs about as much as following one, so a request is asked
-    less often the longer its drafts have brought nothing: once in 2, 4, 8 and 16 steps. While the
+    less often the longer its drafts have brought nothing: once in 2, 4 and 8 steps. While the
     text's end has stood before (:class:`SeenGrams`) it is asked eight times as often. Requests that
     nap wake in the same steps, since asking several is hardly dearer than asking one.
     """

@@ -64,7 +64,7 @@ def test_naps_grow_and_end_with_a_draft() -> None:
         if not naps.sleep(step):
             asked.append(step)
             naps.wake(0)
-    assert asked == [0, 1, 2, 4, 8, 16, 32, 48, 64]
+    assert asked == [0, 1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 72]
     naps.wake(3)
     assert not any(naps.sleep(step) for step in range(80))
 
@@ -75,7 +75,9 @@ def test_a_repeat_shortens_naps() -> None:
     for _ in range(20):
         naps.wake(0)
     naps.follow(text[5 : 5 + GRAM])
-    assert [step for step in range(8) if not naps.sleep(step)] == [0, 2, 4, 6]
+    assert not any(naps.sleep(step) for step in range(16))
+    naps.follow([900])
+    assert [step for step in range(17) if not naps.sleep(step)] == [0, 8, 16]
 
 
 def test_requests_that_nap_wake_together() -> None:

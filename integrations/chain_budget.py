@@ -50,7 +50,7 @@ class RoundChainBudget(PooledBudget):
         self._forecast = ChainForecast(self._lengths)
         # So that a chain of each length can be tried, even if it costs more than was thought.
         dearest = float(costs.relative(1, self._lengths[-1] + 1)) - 1
-        self._account = DraftAccount(max(dearest, _LEAST_DEPOSIT))
+        self._chain_account = DraftAccount(max(dearest, _LEAST_DEPOSIT))
         self._end_ids = frozenset(end_ids)
         self._num_requests = 1  # of the last cut
         self._idle_steps = 0  # in a row with candidates of which none was verified
@@ -60,14 +60,14 @@ class RoundChainBudget(PooledBudget):
         self,
         request_ids: Sequence[RequestId],
         trees: Sequence[CandidateTree],
-        num_emitted: Sequence[int] | None = None,
+        num_left: Sequence[int] | None = None,
     ) -> list[CandidateTree]:
         """Return each tree's best chain, cut to the round length that pays best, or to nothing.
 
         Args:
             request_ids: all requests of the step.
             trees: one a request.
-            num_emitted: not used: a chain's worth does not depend on it.
+            num_left: not used: a chain's worth does not depend on it.
         """
         self._num_requests = max(len(trees), 1)
         chains = [self._before_end(tree.best_chain()) for tree in trees]
@@ -94,9 +94,9 @@ class RoundChainBudget(PooledBudget):
         """Compare what was promised with what the target accepted and with how the text went on."""
         super().record_outcome(request_id, tree, num_accepted, token_ids)
         self._forecast.advance(request_id, token_ids)
-        self._account.earn(len(token_ids))
+        self._chain_account.earn(len(token_ids))
         if tree.num_nodes:
-            self._account.settle(num_accepted - self._loss(tree.num_nodes))
+            self._chain_account.settle(num_accepted - self._loss(tree.num_nodes))
 
     def forget(self, request_id: RequestId) -> None:
         """Drop what is known of a request that has ended."""
@@ -140,7 +140,7 @@ class RoundChainBudget(PooledBudget):
         self._idle_steps += 1
         if self._idle_steps < self.config.test_after * self._patience:
             return lengths
-        if not self._account.affords(self._loss(self.config.test_nodes)):
+        if not self._chain_account.affords(self._loss(self.config.test_nodes)):
             return lengths
         self._idle_steps = 0
         self._patience = min(2 * self._patience, _MOST_PATIENCE)
@@ -155,6 +155,6 @@ class RoundChainBudget(PooledBudget):
         best, best_rate = 0, 1.0
         for length, rate, cost in zip(lengths, rates.tolist(), costs.tolist(), strict=True):
             least = _LONGER_GAIN * best_rate if best else _LEAST_GAIN
-            if rate > least and self._account.affords(cost - 1):
+            if rate > least and self._chain_account.affords(cost - 1):
                 best, best_rate = length, rate
         return best

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from freedraft.drafters import CandidateTree, create_drafter
 from freedraft.drafters.ngram import NgramDrafter
-from freedraft.integrations import draft_naps
+from freedraft.integrations import draft_naps, llama_cpp_adapter
 from freedraft.integrations.budget import Calibration
 from freedraft.integrations.draft_naps import DraftNaps
 from freedraft.integrations.llama_cpp_adapter import LlamaDraft
@@ -18,7 +20,7 @@ NODES = (0, 1, 3, 7, 15, 31)
 def make_draft(drafter: NgramDrafter, highest: float = 1.1) -> LlamaDraft:
     seconds = np.geomspace(1.0, highest, len(NODES)).reshape(1, 1, -1) * 0.01
     costs = Calibration("m", "llama-cpp", "cpu", "measured", (128,), (1,), NODES, seconds)
-    return LlamaDraft(drafter, 1000, 4096, costs)
+    return LlamaDraft(drafter, 5000, 4096, costs)
 
 
 class Counting(NgramDrafter):
@@ -168,6 +170,35 @@ def test_a_text_that_was_slept_through_is_known_to_the_next_one() -> None:
     chain = draft(np.array([9, 8, 2, 3, 4], np.intc))
     assert chain[:3].tolist() == [5, 6, 7]
     assert drafter.num_asked == 1 and draft.statistics.steps == draft.statistics.emitted == 4
+
+
+def test_after_2000_tokens_of_nothing_to_copy_asking_is_rare_and_copying_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a clock by which a step takes 10 ms and asking the drafter 1.5 ms."""
+    now = [0.0]
+    monkeypatch.setattr(llama_cpp_adapter, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    class Slow(Counting):
+        def propose(self, *arguments: object) -> list[CandidateTree]:
+            now[0] += 0.0015
+            return super().propose(*arguments)
+
+    drafter = Slow()
+    draft = make_draft(drafter, highest=10.0)
+    text = np.random.default_rng(5).permutation(4000)[:2048].tolist()
+    for length in range(40, len(text) + 1):
+        now[0] += 0.01
+        assert draft(np.array(text[:length], np.intc)).size == 0
+        if length == 1048:
+            asked_before = drafter.num_asked
+    assert (drafter.num_asked - asked_before) * 0.0015 < 0.0025 * 1000 * 0.01
+    for token in text[100:120]:
+        text.append(token)
+        now[0] += 0.01
+        if draft(np.array(text, np.intc)).size:
+            break
+    assert len(text) < 2048 + 20, "drafted before that much was copied"
 
 
 @pytest.mark.parametrize("name", ["ngram", "suffix", "edit", "blend"])

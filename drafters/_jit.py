@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
-from numba import njit
+import numpy.typing as npt
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.extending import intrinsic, overload
 
 if TYPE_CHECKING:
     from numba.core.dispatcher import Dispatcher
@@ -63,3 +66,37 @@ def compile_once(
     (compiled,) = dispatcher.overloads.values()
     entry_point: Callable[P, R] = compiled.entry_point
     return entry_point
+
+
+def prefetch(array: npt.NDArray[np.generic], index: np.uintp) -> None:
+    """Ask for the cache line of ``array[index]``; an index outside it does no harm.
+
+    It is a hint alone, and nothing at all where Numba is switched off.
+
+    Args:
+        array: one-dimensional, contiguous.
+        index: made by ``u``.
+    """
+
+
+@intrinsic
+def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        struct = context.make_array(signature.args[0])(context, builder, args[0])
+        pointer = builder.gep(struct.data, [args[1]])
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch.p0", fnty=kind)
+        to_read, keep, data = number(0), number(3), number(1)
+        builder.call(function, [pointer, to_read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(array, index), codegen
+
+
+@overload(prefetch)
+def _overload_prefetch(array: Any, index: Any) -> Any:
+    def implementation(array: Any, index: Any) -> None:
+        _prefetch(array, index)  # type: ignore[call-arg]
+
+    return implementation

@@ -176,6 +176,7 @@ def search_after(arena: IntArray, floats: FloatArray, row: int, token: int) -> N
             places[at + finder.MATCH] = match
             places[at + finder.KIND] = finder.PLAIN
             places[at + finder.VOTES] = tables.VOTE
+            places[at + finder.CHAIN] = count + 1
             weights[count] = _weight(arena, floats, pages, request, following, rank)
             count += 1
             rank += 1

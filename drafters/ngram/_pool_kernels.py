@@ -19,17 +19,13 @@ linear hashing (Litwin, 1980).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
 from .._jit import compile_once, kernel, u
-from ._weights import COUNTS, KNOTS
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float64]
-Ingest = Callable[[IntArray, FloatArray, int, IntArray], None]
 
 HEADER_SIZE = 64
 NUM_PAGES, PAGE_BITS, SLOT_BITS, BUCKET_BITS, NUM_LEVELS, NUM_ROWS = 0, 1, 2, 3, 4, 5
@@ -138,7 +134,7 @@ def _retire(arena: IntArray, pages: int, page: int) -> None:
 
 
 @kernel
-def _take_page(arena: IntArray, pages: int, request: int, position: int) -> int:
+def take_page(arena: IntArray, pages: int, request: int, position: int) -> int:
     """Give the request a new page, else the oldest finished one, else its own oldest, else -1."""
     page = int(arena[FRESH_PAGE])
     if page < arena[NUM_PAGES]:
@@ -175,7 +171,7 @@ def _take_page(arena: IntArray, pages: int, request: int, position: int) -> int:
 
 
 @kernel
-def _add_buckets(arena: IntArray, heads: int) -> None:
+def add_buckets(arena: IntArray, heads: int) -> None:
     """Let the table of chain heads grow with the pages in use, to its full size at most.
 
     Bucket ``b`` splits off ``b + HALF``, which begins with the same chain: no growth takes long.
@@ -195,7 +191,7 @@ def _add_buckets(arena: IntArray, heads: int) -> None:
 
 
 @kernel
-def _start_hashes(arena: IntArray, pages: int, request: int) -> None:
+def start_hashes(arena: IntArray, pages: int, request: int) -> None:
     """Make the rolling hashes of a request's last tokens anew."""
     tail = np.empty(int(arena[MAX_MATCH]), np.int32)  # newest first, up to a placeholder
     count, slot, page = 0, NONE, int(arena[request + LAST_PAGE])
@@ -213,130 +209,6 @@ def _start_hashes(arena: IntArray, pages: int, request: int) -> None:
         for back in range(min(int(arena[FIRST_LEVEL + level]), count) - 1, -1, -1):
             value = _fold(_mulmod(value, HASH_BASE) + int(tail[back]) + 1)
         arena[request + FIRST_HASH + level] = value
-
-
-@kernel
-def _token_back(arena: IntArray, pages: int, slot: int, back: int) -> int:
-    """Return the token ``back`` places before ``slot`` in its request; it is there."""
-    mask = (1 << int(arena[u(PAGE_BITS)])) - 1
-    while back > slot & mask:
-        back -= (slot & mask) + 1
-        slot = _previous_slot(arena, pages, slot - (slot & mask))
-    return int(arena[u(HEADER_SIZE + slot - back)])
-
-
-@kernel
-def _settle(arena: IntArray, floats: FloatArray, request: int, draft: int, new: IntArray) -> None:
-    """Compare the request's last draft with the tokens that were committed after it.
-
-    Where the draft agrees with all of them, what lies deeper is unknown and not counted.
-
-    Args:
-        arena: the pool; accepted lengths are mutated, depths of nodes not accepted negated.
-        floats: as ``_weights`` lays them out; of the calibration's counts, how often a knot was
-            used and the sum of the outcomes (0 or 1) less the predictions there are mutated.
-        request: where the request's fields begin.
-        draft: where its draft begins.
-        new: ``(num_new,)`` int32, at least one.
-    """
-    stop = draft + DRAFT_FIELDS * int(arena[u(request + DRAFT_SIZE)])
-    arena[u(request + DRAFT_SIZE)] = 0
-    reached = 0
-    for node in range(draft, stop, DRAFT_FIELDS):
-        parent, depth = int(arena[u(node + 1)]), int(arena[u(node + 3)])
-        above = parent == NONE or arena[u(draft + DRAFT_FIELDS * parent + 3)] > 0
-        if above and depth <= new.size and arena[u(node)] == new[depth - 1]:
-            reached = max(reached, depth)
-        else:
-            arena[u(node + 3)] = -depth
-    arena[u(request + ACCEPTED_BEFORE)] = arena[u(request + ACCEPTED)]
-    arena[u(request + ACCEPTED)] = reached
-    first = COUNTS + 2 * (KNOTS + 1) * int(arena[u(request + DRAFT_CLASS)])
-    for node in range(draft, stop, DRAFT_FIELDS):
-        depth = int(arena[u(node + 3)])
-        if reached == new.size and -depth > new.size:
-            continue
-        predicted = arena[u(node + 2)] / PROBABILITY_UNIT
-        knot = min(int(predicted * KNOTS), KNOTS - 1)
-        part = predicted * KNOTS - knot
-        missed = (1.0 if depth > 0 else 0.0) - predicted
-        at = first + 2 * knot
-        floats[u(at)] += 1.0 - part
-        floats[u(at + 1)] += (1.0 - part) * missed
-        floats[u(at + 2)] += part
-        floats[u(at + 3)] += part * missed
-
-
-@kernel
-def append(arena: IntArray, floats: FloatArray, row: int, new: IntArray) -> None:
-    """Append committed tokens to a request, and enter each into the chain of every level.
-
-    Args:
-        arena: the pool, mutated.
-        floats: as ``_weights`` lays them out; the calibration's counts are mutated.
-        row: the request's row.
-        new: ``(num_new,)`` int32.
-    """
-    links, heads, pages, rows, drafts = _offsets(arena)
-    request = rows + row * ROW_FIELDS
-    if new.size > 0 and arena[u(request + DRAFT_SIZE)] > 0:
-        _settle(arena, floats, request, drafts + row * DRAFT_ROOM, new)
-    page_bits, link_bits = int(arena[u(PAGE_BITS)]), int(arena[u(SLOT_BITS)])
-    num_levels, max_run = int(arena[u(NUM_LEVELS)]), int(arena[u(MAX_MATCH)])
-    run = int(arena[u(request + RUN)])
-    salt = _mulmod(_fold(int(arena[u(request + NAMESPACE)]) + 1), HASH_BASE)
-    num_buckets, half = int(arena[u(NUM_BUCKETS)]), int(arena[u(HALF)])
-    page = int(arena[u(request + LAST_PAGE)])
-    used = 1 << page_bits  # full: the first token opens a page
-    if page != NONE and arena[u(pages + page * PAGE_FIELDS + SEALED)] == 0:
-        used = int(arena[u(pages + page * PAGE_FIELDS + USED)])
-    length, clock = int(arena[u(request + LENGTH)]), int(arena[u(CLOCK)])
-    arena[u(request + LENGTH)] = length + new.size
-    arena[u(CLOCK)] = (clock + new.size) & MAX_CLOCK
-    for i in range(new.size):
-        if used >> page_bits:
-            page = _take_page(arena, pages, request, length + i)
-            if page == NONE:
-                return
-            arena[u(pages + page * PAGE_FIELDS + STAMP)] = (clock + i) & MAX_CLOCK
-            used = 0
-            _add_buckets(arena, heads)
-            num_buckets, half = int(arena[u(NUM_BUCKETS)]), int(arena[u(HALF)])
-            if arena[u(request + RUN)] == NONE:
-                _start_hashes(arena, pages, request)
-                run = int(arena[u(request + RUN)])
-        token = int(new[i])
-        slot = (page << page_bits) + used
-        arena[u(HEADER_SIZE + slot)] = token
-        used += 1
-        arena[u(pages + page * PAGE_FIELDS + USED)] = used
-        link = (int(arena[u(pages + page * PAGE_FIELDS + GENERATION)]) << link_bits) | slot
-        for level in range(num_levels):
-            k = int(arena[u(FIRST_LEVEL + level)])
-            value = 0
-            if token >= 0:
-                value = _mulmod(arena[u(request + FIRST_HASH + level)], HASH_BASE)
-                value = _fold(value + token + 1)
-            if token >= 0 and run >= k:
-                if k < used:
-                    gone = int(arena[u(HEADER_SIZE + slot - k)])
-                else:
-                    gone = _token_back(arena, pages, slot, k)
-                gone = _mulmod(_fold(gone + 1), arena[u(FIRST_WEIGHT + level)])
-                value = _fold(value + PRIME - gone)
-            arena[u(request + FIRST_HASH + level)] = value
-            place = links + slot * num_levels + level
-            if token < 0 or run + 1 < k:
-                arena[u(place)] = 0
-                continue
-            bucket = _mulmod(_fold(value + salt), BUCKET_MIX) & (2 * half - 1)
-            if bucket >= num_buckets:
-                bucket -= half
-            head = heads + bucket * num_levels + level
-            arena[u(place)] = arena[u(head)]
-            arena[u(head)] = link
-        run = min(run + 1, max_run) if token >= 0 else 0
-        arena[u(request + RUN)] = run
 
 
 @kernel
@@ -390,11 +262,13 @@ def truncate(arena: IntArray, row: int, length: int) -> None:
     elif excess > 0:
         arena[pages + page * PAGE_FIELDS + USED] -= excess
         arena[pages + page * PAGE_FIELDS + SEALED] = 1
-    _start_hashes(arena, pages, request)
+    start_hashes(arena, pages, request)
 
 
-def compile_kernels() -> Ingest:
-    """Compile every kernel that Python calls, for its one signature; return that of each step."""
+def compile_kernels() -> None:
+    """Compile every kernel that Python or another file calls, for its one signature."""
+    compile_once(take_page, "int64(int32[::1], int64, int64, int64)")
+    compile_once(add_buckets, "void(int32[::1], int64)")
+    compile_once(start_hashes, "void(int32[::1], int64, int64)")
     compile_once(release, "void(int32[::1], int64)")
     compile_once(truncate, "void(int32[::1], int64, int64)")
-    return compile_once(append, "void(int32[::1], float64[::1], int64, int32[::1])")

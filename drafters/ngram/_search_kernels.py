@@ -150,12 +150,14 @@ def _compare(
         tail_size: how many tokens up to it are compared.
         chains: where the list of chains begins.
         chains_stop: where it ends.
-        places: where slot, match length, kind and rank of each are written, while there is room.
+        places: where slot, match length, kind, rank and the next place of each are written, while
+            there is room.
     """
     page_bits = int(arena[u(pool.PAGE_BITS)])
     mask = (1 << page_bits) - 1
     place, places_stop = places, places + int(arena[u(pool.MAX_PLACES)]) * PLACE_FIELDS
     longer_k, known, known_stop, last_skip, end = tail_size + 1, 0, 0, 0, last
+    index = 0
     for chain in range(chains, chains_stop, CHAIN_FIELDS):
         skip, level = int(arena[u(chain + SKIP)]), int(arena[u(chain + LEVEL)])
         k = int(arena[u(pool.FIRST_LEVEL + level)])
@@ -209,16 +211,18 @@ def _compare(
             if match >= longer_k:
                 continue
             if place + (1 + skip) * PLACE_FIELDS > places_stop:
-                return (place - places) // PLACE_FIELDS
+                return index
             for kind in range(skip, 1 + 2 * skip):
                 arena[u(place + AT)] = slot
                 arena[u(place + MATCH)] = match
                 arena[u(place + KIND)] = kind
                 arena[u(place + VOTES)] = rank
+                index += 1
+                arena[u(place + CHAIN)] = index
                 place += PLACE_FIELDS
             rank += 1
         longer_k, known, known_stop = k, first, kept
-    return (place - places) // PLACE_FIELDS
+    return index
 
 
 @kernel

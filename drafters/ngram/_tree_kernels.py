@@ -134,40 +134,42 @@ def grow_tree(
     num_places, parents_at = int(arena[u(request + pool.FOUND)]), probs.shape[1]
     recent = 5 * _recent_class(int(arena[u(request + pool.ACCEPTED)]))
     recent += _recent_class(int(arena[u(request + pool.ACCEPTED_BEFORE)]))
-    for place in range(num_places):
-        arena[u(places + PLACE_FIELDS * place + CHAIN)] = place + 1
     arena[u(places + PLACE_FIELDS * (num_places - 1) + CHAIN)] = NONE
-    stop, count, depth, head, tail, maps = 0, 0, 0, 0, 0, 0
+    stop, spare, count, depth, head, tail, maps = 0, 0, 0, 0, 0, 0, 0
     node, path, member = NONE, 1.0, 0
     while True:
-        start = stop
+        # A place that is alone takes over the group that was its own.
+        alone = arena[u(places + PLACE_FIELDS * member + CHAIN)] == NONE
+        start = end = spare if alone else stop
         longest = 0
         depth_class = min(depth, 1) + (depth > 1) + (depth > 3) + (depth > 7)
         while member != NONE and depth < max_depth:
             place = places + PLACE_FIELDS * member
-            following = int(arena[u(place + CHAIN)])
-            at = int(arena[u(place + AT)])
+            following, at = int(arena[u(place + CHAIN)]), int(arena[u(place + AT)])
             if at != NONE and arena[u(HEADER_SIZE + at)] >= 0:
-                token = arena[u(HEADER_SIZE + at)]
-                group = start
-                while group < stop and arena[u(groups + GROUP_FIELDS * group + TOKEN)] != token:
-                    group += 1
-                if group == stop:
-                    arena[u(groups + GROUP_FIELDS * group + TOKEN)] = token
-                    arena[u(groups + GROUP_FIELDS * group + PARENT)] = node
-                    arena[u(groups + GROUP_FIELDS * group + DEPTH)] = depth + 1
-                    arena[u(groups + GROUP_FIELDS * group + MEMBERS)] = NONE
-                    floats[u(scores + SCORE_FIELDS * group + SUM)] = 0.0
-                    stop += 1
-                kind = int(arena[u(place + KIND)])
+                token, kind = arena[u(HEADER_SIZE + at)], int(arena[u(place + KIND)])
                 match = min(int(arena[u(place + MATCH)]) + depth, LENGTHS - 1)
                 if kind == PLAIN and match > longest:
                     longest = match
                 vote = floats[u(int(arena[u(place + VOTES)]) + match)]
                 vote *= floats[u(DEPTHS + kind * DEPTH_CLASSES + depth_class)]
-                floats[u(scores + SCORE_FIELDS * group + SUM)] += floats[u(weights + member)] * vote
-                arena[u(place + CHAIN)] = arena[u(groups + GROUP_FIELDS * group + MEMBERS)]
-                arena[u(groups + GROUP_FIELDS * group + MEMBERS)] = member
+                vote *= floats[u(weights + member)]
+                group, score = groups + GROUP_FIELDS * start, scores + SCORE_FIELDS * start
+                new = groups + GROUP_FIELDS * end
+                while group < new and arena[u(group + TOKEN)] != token:
+                    group += GROUP_FIELDS
+                    score += SCORE_FIELDS
+                if group == new:
+                    arena[u(group + TOKEN)] = token
+                    arena[u(group + PARENT)] = node
+                    arena[u(group + DEPTH)] = depth + 1
+                    arena[u(place + CHAIN)] = NONE
+                    floats[u(score + SUM)] = vote
+                    end += 1
+                else:
+                    arena[u(place + CHAIN)] = arena[u(group + MEMBERS)]
+                    floats[u(score + SUM)] += vote
+                arena[u(group + MEMBERS)] = member
                 fields = pages + (at >> page_bits) * PAGE_FIELDS
                 if (at & mask) + 1 < arena[u(fields + pool.USED)]:
                     arena[u(place + AT)] = at + 1
@@ -176,11 +178,12 @@ def grow_tree(
                 else:
                     arena[u(place + AT)] = arena[u(place + RESTART)]
             member = following
+        stop = max(stop, end)
         total = floats[u(RECENT + recent)] * floats[u(ESCAPE + depth_class * LENGTHS + longest)]
-        total *= floats[WIDTH + min(stop - start, WIDTHS - 1)]
-        for group in range(start, stop):
+        total *= floats[u(WIDTH + min(end - start, WIDTHS - 1))]
+        for group in range(start, end):
             total += floats[u(scores + SCORE_FIELDS * group + SUM)]
-        for group in range(start, stop):
+        for group in range(start, end):
             share = path * (floats[u(scores + SCORE_FIELDS * group + SUM)] / total)
             if tail - head == max_nodes - count:
                 if share <= floats[u(scores + SCORE_FIELDS * (tail - 1) + KEY)]:
@@ -200,11 +203,11 @@ def grow_tree(
         if head == tail:
             break
         path = floats[u(scores + SCORE_FIELDS * head + KEY)]
-        top = GROUP_FIELDS * int(arena[u(groups + GROUP_FIELDS * head + ORDER)])
+        spare = int(arena[u(groups + GROUP_FIELDS * head + ORDER)])
         head += 1
-        parent, depth = int(arena[u(groups + top + PARENT)]), int(arena[u(groups + top + DEPTH)])
-        token = arena[u(groups + top + TOKEN)]
-        member = int(arena[u(groups + top + MEMBERS)])
+        top = groups + GROUP_FIELDS * spare
+        parent, depth = int(arena[u(top + PARENT)]), int(arena[u(top + DEPTH)])
+        token, member = arena[u(top + TOKEN)], int(arena[u(top + MEMBERS)])
         node = count
         knot = min(int(path * KNOTS), KNOTS - 1)
         low = floats[u(maps + knot)]

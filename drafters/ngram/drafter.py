@@ -28,6 +28,7 @@ from ..tree_batch import TreeBatch, tree_in
 from ..untouched import untouched_zeros
 from . import _after_kernels as after
 from . import _draft_kernels as drafting
+from . import _ingest_kernels as ingester
 from . import _pool_kernels as pool
 from . import _search_kernels as finder
 from . import _tree_kernels as grower
@@ -115,7 +116,8 @@ class NgramDrafter:
         """
         self.config = NgramConfig() if config is None else config
         after.compile_kernels()
-        self._ingest = pool.compile_kernels()
+        pool.compile_kernels()
+        self._ingest = ingester.compile_kernels()
         self._draft = drafting.compile_kernels()
         self._arena, self._pages, self._rows, self._drafts = _new_arena(self.config)
         self._floats = _new_floats(self.config, len(self._rows))
@@ -336,6 +338,7 @@ def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray, IntArray, IntAr
     num_places = num_rows * config.max_places
     num_visits = sum(config.max_visits) + config.max_skip_visits * num_levels
     room = max(
+        ingester.BLOCK * num_levels,
         finder.CHAINS_ROOM + config.max_match + num_visits,
         _max_groups(config) * grower.GROUP_FIELDS,
     )

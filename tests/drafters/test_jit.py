@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from freedraft.drafters._jit import compile_once, kernel
+from freedraft.drafters._jit import compile_once, kernel, prefetch, u
+from freedraft.drafters.tree import IntArray
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 CALLEE = """
@@ -47,6 +48,23 @@ def test_a_kernel_has_one_signature_and_its_entry_gives_the_same() -> None:
         assert len(_add.signatures) == 1
         with pytest.raises(TypeError):
             _add(np.zeros(1), 1)
+
+
+@kernel
+def _sum(values: IntArray, ahead: int) -> int:
+    total = 0
+    for i in range(values.size):
+        prefetch(values, u(i + ahead))
+        total += values[u(i)]
+    return total
+
+
+def test_asking_for_memory_changes_nothing_wherever_the_index_lies() -> None:
+    compile_once(_sum, "int64(int32[::1], int64)")
+    values = np.arange(100, dtype=np.int32)
+    for ahead in (0, 16, 100_000_000_000):
+        assert _sum(values, ahead) == 4950
+    assert values.tolist() == list(range(100))
 
 
 @pytest.mark.skipif(not COMPILED, reason="Numba is switched off: there is no cache")

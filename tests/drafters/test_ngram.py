@@ -14,6 +14,7 @@ from ngram_oracles import Path, PlainNgram
 from freedraft.drafters import CandidateTree, Drafter
 from freedraft.drafters.ngram import NgramConfig, NgramDrafter
 from freedraft.drafters.ngram import _draft_kernels as drafting
+from freedraft.drafters.ngram import _ingest_kernels as ingester
 from freedraft.drafters.ngram import _pool_kernels as pool
 from freedraft.drafters.ngram import _tree_kernels as grower
 
@@ -55,7 +56,7 @@ def test_is_a_drafter_whose_kernels_are_compiled_at_construction() -> None:
     assert isinstance(drafter, Drafter)
     assert drafter.name == "ngram"
     if COMPILED:
-        for kernel in (pool.append, pool.release, pool.truncate, drafting.draft):
+        for kernel in (ingester.append, pool.release, pool.truncate, drafting.draft):
             assert len(kernel.signatures) == 1
 
 

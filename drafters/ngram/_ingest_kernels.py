@@ -1,0 +1,274 @@
+"""Kernels of the n-gram pool that take in tokens: hashes, buckets, chains.
+
+Tokens are taken in by blocks: first the bucket of every k-gram is found and asked for, then each is
+entered into its chain. So a block waits for memory once.
+
+The arena's layout and the hashes are those of ``_pool_kernels``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .._jit import compile_once, kernel, prefetch, u
+from ._pool_kernels import (
+    ACCEPTED,
+    ACCEPTED_BEFORE,
+    BUCKET_BITS,
+    BUCKET_MIX,
+    CLOCK,
+    DRAFT_CLASS,
+    DRAFT_FIELDS,
+    DRAFT_ROOM,
+    DRAFT_SIZE,
+    FIRST_HASH,
+    FIRST_LEVEL,
+    FIRST_WEIGHT,
+    GENERATION,
+    HALF,
+    HASH_BASE,
+    HEADER_SIZE,
+    LAST_PAGE,
+    LENGTH,
+    MAX_CLOCK,
+    MAX_MATCH,
+    MAX_PLACES,
+    NAMESPACE,
+    NONE,
+    NUM_BUCKETS,
+    NUM_LEVELS,
+    NUM_PAGES,
+    NUM_ROWS,
+    PAGE_BITS,
+    PAGE_FIELDS,
+    PLACE_FIELDS,
+    PREVIOUS,
+    PRIME,
+    PROBABILITY_UNIT,
+    ROW_FIELDS,
+    RUN,
+    SEALED,
+    SLOT_BITS,
+    STAMP,
+    USED,
+    FloatArray,
+    IntArray,
+    add_buckets,
+    start_hashes,
+    take_page,
+)
+from ._weights import COUNTS, KNOTS
+
+BLOCK = 32
+"""Tokens whose buckets are found at once; the room to work in holds those of a block."""
+
+Ingest = Callable[[IntArray, FloatArray, int, IntArray], None]
+
+
+@kernel
+def _offsets(arena: IntArray) -> tuple[int, int, int, int, int]:
+    """Return where links, heads, pages, rows and drafts begin; the tokens follow the header."""
+    num_levels, num_pages = int(arena[u(NUM_LEVELS)]), int(arena[u(NUM_PAGES)])
+    num_slots = num_pages << int(arena[u(PAGE_BITS)])
+    links = HEADER_SIZE + num_slots
+    heads = links + num_slots * num_levels
+    pages = heads + (num_levels << int(arena[u(BUCKET_BITS)]))
+    rows = pages + num_pages * PAGE_FIELDS
+    return links, heads, pages, rows, rows + int(arena[u(NUM_ROWS)]) * ROW_FIELDS
+
+
+@kernel
+def _mulmod(a: int, b: int) -> int:
+    """Return ``a * b`` modulo the prime; both lie in ``[0, PRIME]``."""
+    product = int(a) * int(b)
+    product = (product & PRIME) + (product >> 31)
+    return product - PRIME if product >= PRIME else product
+
+
+@kernel
+def _fold(value: int) -> int:
+    """Return ``value`` modulo the prime; it lies in ``[0, 2 * PRIME + 1]``."""
+    value = (value & PRIME) + (value >> 31)
+    return value - PRIME if value >= PRIME else value
+
+
+@kernel
+def _last_slot(arena: IntArray, pages: int, page: int) -> int:
+    """Return the slot of a page's last token."""
+    used = int(arena[u(pages + page * PAGE_FIELDS + USED)])
+    return (page << int(arena[u(PAGE_BITS)])) + used - 1
+
+
+@kernel
+def _previous_slot(arena: IntArray, pages: int, slot: int) -> int:
+    """Return the slot of the token before ``slot`` in its request, or -1."""
+    page_bits = int(arena[u(PAGE_BITS)])
+    if slot & ((1 << page_bits) - 1):
+        return slot - 1
+    page = int(arena[u(pages + (slot >> page_bits) * PAGE_FIELDS + PREVIOUS)])
+    return NONE if page == NONE else _last_slot(arena, pages, page)
+
+
+@kernel
+def _token_back(arena: IntArray, pages: int, slot: int, back: int) -> int:
+    """Return the token ``back`` places before ``slot`` in its request; it is there."""
+    mask = (1 << int(arena[u(PAGE_BITS)])) - 1
+    while back > slot & mask:
+        back -= (slot & mask) + 1
+        slot = _previous_slot(arena, pages, slot - (slot & mask))
+    return int(arena[u(HEADER_SIZE + slot - back)])
+
+
+@kernel
+def _settle(arena: IntArray, floats: FloatArray, request: int, draft: int, new: IntArray) -> None:
+    """Compare the request's last draft with the tokens that were committed after it.
+
+    Where the draft agrees with all of them, what lies deeper is unknown and not counted.
+
+    Args:
+        arena: the pool; accepted lengths are mutated, depths of nodes not accepted negated.
+        floats: as ``_weights`` lays them out; of the calibration's counts, how often a knot was
+            used and the sum of the outcomes (0 or 1) less the predictions there are mutated.
+        request: where the request's fields begin.
+        draft: where its draft begins.
+        new: ``(num_new,)`` int32, at least one.
+    """
+    stop = draft + DRAFT_FIELDS * int(arena[u(request + DRAFT_SIZE)])
+    arena[u(request + DRAFT_SIZE)] = 0
+    reached = 0
+    for node in range(draft, stop, DRAFT_FIELDS):
+        parent, depth = int(arena[u(node + 1)]), int(arena[u(node + 3)])
+        above = parent == NONE or arena[u(draft + DRAFT_FIELDS * parent + 3)] > 0
+        if above and depth <= new.size and arena[u(node)] == new[depth - 1]:
+            reached = max(reached, depth)
+        else:
+            arena[u(node + 3)] = -depth
+    arena[u(request + ACCEPTED_BEFORE)] = arena[u(request + ACCEPTED)]
+    arena[u(request + ACCEPTED)] = reached
+    first = COUNTS + 2 * (KNOTS + 1) * int(arena[u(request + DRAFT_CLASS)])
+    for node in range(draft, stop, DRAFT_FIELDS):
+        depth = int(arena[u(node + 3)])
+        if reached == new.size and -depth > new.size:
+            continue
+        predicted = arena[u(node + 2)] / PROBABILITY_UNIT
+        knot = min(int(predicted * KNOTS), KNOTS - 1)
+        part = predicted * KNOTS - knot
+        missed = (1.0 if depth > 0 else 0.0) - predicted
+        at = first + 2 * knot
+        floats[u(at)] += 1.0 - part
+        floats[u(at + 1)] += (1.0 - part) * missed
+        floats[u(at + 2)] += part
+        floats[u(at + 3)] += part * missed
+
+
+@kernel
+def _find_buckets(
+    arena: IntArray, pages: int, heads: int, request: int, slot: int, count: int, room: int
+) -> None:
+    """Find the bucket of every k-gram that ends in a block of tokens, and ask for its chain's head.
+
+    Args:
+        arena: the pool; the request's rolling hashes go on to the end of the block.
+        pages: where the pages' fields begin.
+        heads: where the heads of the chains begin.
+        request: where the request's fields begin.
+        slot: where the block begins, in one page; the tokens are there.
+        count: how many there are.
+        room: where the buckets are written, token by token, level by level; -1 for no k-gram.
+    """
+    mask = (1 << int(arena[u(PAGE_BITS)])) - 1
+    num_levels, max_run = int(arena[u(NUM_LEVELS)]), int(arena[u(MAX_MATCH)])
+    num_buckets, half = int(arena[u(NUM_BUCKETS)]), int(arena[u(HALF)])
+    salt = _mulmod(_fold(int(arena[u(request + NAMESPACE)]) + 1), HASH_BASE)
+    run = 0
+    for level in range(num_levels):
+        k, weight = int(arena[u(FIRST_LEVEL + level)]), int(arena[u(FIRST_WEIGHT + level)])
+        run = int(arena[u(request + RUN)])
+        value = int(arena[u(request + FIRST_HASH + level)])
+        for at in range(slot, slot + count):
+            token = int(arena[u(HEADER_SIZE + at)])
+            bucket = NONE
+            if token < 0:
+                value = run = 0
+            else:
+                value = _fold(_mulmod(value, HASH_BASE) + token + 1)
+                if run >= k:
+                    if k <= at & mask:
+                        gone = int(arena[u(HEADER_SIZE + at - k)])
+                    else:
+                        gone = _token_back(arena, pages, at, k)
+                    value = _fold(value + PRIME - _mulmod(_fold(gone + 1), weight))
+                if run + 1 >= k:
+                    bucket = _mulmod(_fold(value + salt), BUCKET_MIX) & (2 * half - 1)
+                    if bucket >= num_buckets:
+                        bucket -= half
+                    prefetch(arena, u(heads + bucket * num_levels + level))
+                run = min(run + 1, max_run)
+            arena[u(room + (at - slot) * num_levels + level)] = bucket
+        arena[u(request + FIRST_HASH + level)] = value
+    arena[u(request + RUN)] = run
+
+
+@kernel
+def append(arena: IntArray, floats: FloatArray, row: int, new: IntArray) -> None:
+    """Append committed tokens to a request, and enter each into the chain of every level.
+
+    Args:
+        arena: the pool, mutated.
+        floats: as ``_weights`` lays them out; the calibration's counts are mutated.
+        row: the request's row.
+        new: ``(num_new,)`` int32.
+    """
+    links, heads, pages, rows, drafts = _offsets(arena)
+    request = rows + row * ROW_FIELDS
+    if new.size > 0 and arena[u(request + DRAFT_SIZE)] > 0:
+        _settle(arena, floats, request, drafts + row * DRAFT_ROOM, new)
+    num_rows, num_levels = int(arena[u(NUM_ROWS)]), int(arena[u(NUM_LEVELS)])
+    room = drafts + num_rows * (DRAFT_ROOM + int(arena[u(MAX_PLACES)]) * PLACE_FIELDS)
+    page_bits, link_bits = int(arena[u(PAGE_BITS)]), int(arena[u(SLOT_BITS)])
+    page = int(arena[u(request + LAST_PAGE)])
+    used = 1 << page_bits  # full: the first token opens a page
+    if page != NONE and arena[u(pages + page * PAGE_FIELDS + SEALED)] == 0:
+        used = int(arena[u(pages + page * PAGE_FIELDS + USED)])
+    length, clock = int(arena[u(request + LENGTH)]), int(arena[u(CLOCK)])
+    arena[u(request + LENGTH)] = length + new.size
+    arena[u(CLOCK)] = (clock + new.size) & MAX_CLOCK
+    done = 0
+    while done < new.size:
+        if used >> page_bits:
+            page = take_page(arena, pages, request, length + done)
+            if page == NONE:
+                return
+            arena[u(pages + page * PAGE_FIELDS + STAMP)] = (clock + done) & MAX_CLOCK
+            used = 0
+            add_buckets(arena, heads)
+            if arena[u(request + RUN)] == NONE:
+                start_hashes(arena, pages, request)
+        count = min(min(new.size - done, (1 << page_bits) - used), BLOCK)
+        slot = (page << page_bits) + used
+        for i in range(count):
+            arena[u(HEADER_SIZE + slot + i)] = new[u(done + i)]
+        _find_buckets(arena, pages, heads, request, slot, count, room)
+        link = (int(arena[u(pages + page * PAGE_FIELDS + GENERATION)]) << link_bits) | slot
+        for i in range(count):
+            for level in range(num_levels):
+                bucket = int(arena[u(room + i * num_levels + level)])
+                place = links + (slot + i) * num_levels + level
+                if bucket == NONE:
+                    arena[u(place)] = 0
+                else:
+                    head = heads + bucket * num_levels + level
+                    arena[u(place)] = arena[u(head)]
+                    arena[u(head)] = link + i
+        used += count
+        done += count
+        arena[u(pages + page * PAGE_FIELDS + USED)] = used
+
+
+def compile_kernels() -> Ingest:
+    """Compile the kernel that Python calls, for its one signature, and return it."""
+    return compile_once(
+        append,
+        "void(int32[::1], float64[::1], int64, int32[::1])",
+        calls=(take_page, add_buckets, start_hashes),
+    )

@@ -137,6 +137,17 @@ class ChainSubject(Subject):
         return [tree.best_chain() for tree in super().propose(requests)]
 
 
+class ReadSubject(Subject):
+    """A drafter whose trees' arrays are read in time: they are cut out when they are looked at."""
+
+    def propose(self, requests: list[int]) -> Any:
+        """Make the timed call."""
+        trees = super().propose(requests)
+        for tree in trees:
+            _ = tree.token_ids, tree.parents, tree.probs
+        return trees
+
+
 class ArraysSubject(Subject):
     """A drafter that leaves its trees in arrays, as what merges them takes them."""
 
@@ -198,6 +209,7 @@ def make_subjects(num_tokens: int, arctic: bool) -> list[Subject]:
         ArraysSubject("ngram-arrays", ngram()),
         Subject("edit", EditDrafter()),
         ChainSubject("ngram-best-chain", ngram()),
+        ReadSubject("ngram-read", ngram()),
         Subject("suffix", suffix()),
         Subject("blend", BlendDrafter([ngram(), suffix(), EditDrafter()])),
     ]

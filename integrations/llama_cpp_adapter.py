@@ -205,18 +205,24 @@ def attach(
         calibration = load_calibration(config.calibration)
     source = create_drafter(drafter) if isinstance(drafter, str) else drafter
     sizes = int(llama.n_vocab()), int(llama.n_ctx())
-    _touch(source, sizes[0])
+    _touch(source, sizes[0], config.namespace)
     draft = LlamaDraft(source, *sizes, calibration, config, _end_ids(llama))
     llama.draft_model = draft
     return draft
 
 
-def _touch(drafter: Drafter, vocab_size: int) -> None:
-    """Let a drafter take its memory, which can be as long as several steps, before any text."""
+def _touch(drafter: Drafter, vocab_size: int, namespace: str) -> None:
+    """Let a drafter take its memory, which can be as long as several steps, before any text.
+
+    What all namespaces share is taken by a text of its own, what the given one has by an empty one,
+    so that nothing of it is ever proposed.
+    """
     book = RequestBook(drafter, vocab_size)
-    book.sync(_TRIAL, np.arange(min(_TRIAL_SIZE, vocab_size), dtype=np.int32), _TRIAL)
-    book.propose([_TRIAL], 1, [1])
-    book.release(_TRIAL)
+    some = np.arange(min(_TRIAL_SIZE, vocab_size), dtype=np.int32)
+    for space, tokens in ((_TRIAL, some), (namespace, some[:0])):
+        book.sync(_TRIAL, tokens, space)
+        book.propose([_TRIAL], 1, [1])
+        book.release(_TRIAL)
 
 
 def _end_ids(llama: Any) -> frozenset[int]:

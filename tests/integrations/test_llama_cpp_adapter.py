@@ -215,6 +215,28 @@ def test_forecasts_learn_from_chains_that_nobody_verified() -> None:
     assert forecast.offer("b", CandidateTree.empty()).size == 0
 
 
+def test_nothing_is_drafted_from_a_token_on_that_ends_the_text() -> None:
+    from freedraft.integrations.budget import StepCosts
+
+    chain = CandidateTree.from_chain(list(range(31)))
+    for end, length in ((5, 3), (20, 15), (0, 0), (99, 31)):
+        budget = RoundChainBudget(StepCosts(calibration(CHEAP)), end_ids={end, 77})
+        assert budget.cut(["a"], [chain])[0].num_nodes == length
+
+
+def test_the_shortest_repeat_that_can_pay_grows_with_what_steps_cost() -> None:
+    from freedraft.integrations.budget import StepCosts
+
+    def least(ratios: Sequence[float], longest: int = 31) -> int:
+        return RoundChainBudget(StepCosts(calibration(ratios)), longest=longest).least_repeat()
+
+    assert least(CHEAP) == 2
+    assert least((1, 1.9, 2.5, 3.5, 4.5, 8.2)) == 4
+    assert 12 <= least((1, 2.1, 3.5, 5.7, 9.6, 18.1)) <= 16
+    assert least((1, 2.1, 3.5, 5.7, 9.6, 18.1), longest=7) > 30
+    assert least(DEAR) == 64, "never"
+
+
 def test_the_budget_takes_the_best_of_the_round_lengths() -> None:
     from freedraft.integrations.budget import StepCosts
 
@@ -290,6 +312,35 @@ def test_attach_measures_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = fake_llama(monkeypatch, n_ctx=lambda: 2, scores=np.zeros((2, VOCAB)))
     with pytest.raises(ValueError, match="expected n_ctx of at least 3 tokens, got 2"):
         llama_cpp_costs.measure_costs(tiny)
+
+
+@pytest.mark.parametrize("name", ["ngram", "suffix", "edit", "phrase", "recycling", "blend"])
+def test_attach_lets_a_drafter_take_its_memory_and_leaves_no_text_behind(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[tuple[str, int]] = []
+    drafter = create_drafter(name)
+    start = drafter.start
+
+    def record(request_id: Any, prompt_ids: Any, namespace: str = "") -> None:
+        starts.append((namespace, len(prompt_ids)))
+        start(request_id, prompt_ids, namespace)
+
+    monkeypatch.setattr(drafter, "start", record)
+    llama = fake_llama(monkeypatch)
+    config = LlamaDraftConfig(calibration=calibration(CHEAP), namespace="mine")
+    draft = attach(llama, drafter, config)
+    assert starts[0][1] > 0 and starts[0][0] != "mine" and starts[1] == ("mine", 0)
+    assert draft.statistics.steps == 0 and len(draft._book) == 0
+    for end in range(4, 20):  # ids in a row, as in the text that took the memory
+        assert draft(np.arange(end, dtype=np.intc)).size == 0
+
+
+def test_attach_knows_where_the_engine_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    llama = fake_llama(monkeypatch)
+    draft = attach(llama, "ngram", LlamaDraftConfig(calibration=calibration(CHEAP)))
+    assert draft(np.array([*LOOP, *LOOP, 5, 6], np.intc)).tolist() == []  # 7 ends a text
+    assert draft(np.array([*LOOP, *LOOP, 8, 9, 10], np.intc)).tolist()[:2] == [11, 12]
 
 
 def test_attach_takes_a_calibration_and_refuses_unknown_ones(

@@ -185,19 +185,23 @@ class RequestBook:
             max_nodes: most nodes of a tree.
             max_depths: of each request, the deepest node it has room for.
         """
-        return self._propose(request_ids, max_nodes, max_depths, chains=False)
+        return self._propose(request_ids, max_nodes, max_depths, None, chains=False)
 
     def propose_chains(
-        self, request_ids: Sequence[RequestId], max_lengths: Sequence[int]
+        self,
+        request_ids: Sequence[RequestId],
+        max_lengths: Sequence[int],
+        num_left: Sequence[int] | None = None,
     ) -> list[list[int]]:
         """Return one chain a request as plain integers, for engines that verify no trees.
 
         Args:
             request_ids: the requests of the step.
             max_lengths: of each request, the most tokens that it has room for.
+            num_left: of each request, the most tokens that it may still emit, if known.
         """
         max_nodes = max(max_lengths, default=0)
-        chains = self._propose(request_ids, max_nodes, max_lengths, chains=True)
+        chains = self._propose(request_ids, max_nodes, max_lengths, num_left, chains=True)
         return [chain.token_ids.tolist() for chain in chains]
 
     def switch_off(self, request_id: RequestId, error: Exception) -> None:
@@ -347,6 +351,7 @@ class RequestBook:
         request_ids: Sequence[RequestId],
         max_nodes: int,
         max_depths: Sequence[int],
+        num_left: Sequence[int] | None,
         chains: bool,
     ) -> list[CandidateTree]:
         self._num_rounds += 1
@@ -357,7 +362,7 @@ class RequestBook:
         if chains:
             trees = [tree.best_chain() for tree in trees]
         if self._budget is not None:
-            trees = self._budget.cut(request_ids, trees)
+            trees = self._budget.cut(request_ids, trees, num_left)
         for request_id, tree, most in zip(request_ids, trees, max_depths, strict=True):
             entry = self._entries.get(request_id)
             if entry is None:

@@ -186,11 +186,12 @@ class FreedraftProposer:
         """Write a draft for each of the rows."""
         wanted = self._rows.take_step()
         most = self._num_tokens if wanted is None else min(wanted, self._num_tokens)
+        left = [min(row.num_left, self._max_model_len - len(row.token_ids)) for row in rows]
         room = [
-            max(min(most, row.most, self._max_model_len - len(row.token_ids) - 1), 0)
-            for row in rows
+            max(min(most, row.most, num_left - 1), 0)
+            for row, num_left in zip(rows, left, strict=True)
         ]
-        chains = self._book.propose_chains([row.request_id for row in rows], room)
+        chains = self._book.propose_chains([row.request_id for row in rows], room, left)
         for row, chain in zip(rows, chains, strict=True):
             drafts[row.index] = chain
 

@@ -41,6 +41,7 @@ class Row:
         num_prompt_tokens: how many of the tokens are the prompt, if known.
         num_verified: how many tokens of its last draft were verified, if known.
         most: most tokens that a draft may hold.
+        num_left: most tokens that the request may still emit.
         prediction: token ids of the probable output; told once.
     """
 
@@ -51,6 +52,7 @@ class Row:
     num_prompt_tokens: int | None = None
     num_verified: int | None = None
     most: int = sys.maxsize
+    num_left: int = sys.maxsize
     prediction: Sequence[int] | None = None
 
 
@@ -133,9 +135,9 @@ class RunnerRows:
             if request.has_embeddings:  # what stands there for embeddings is not text
                 tokens = np.where(batch.is_token_ids[index, :size], tokens, np.int32(_NO_TOKEN))
             num_prompt = int(batch.num_prompt_tokens[index])
-            most = request.most
-            if request.max_tokens is not None:  # the step's own token fills the last place
-                most = min(most, request.max_tokens - (size - num_prompt) - 1)
+            num_left = sys.maxsize
+            if request.max_tokens is not None:
+                num_left = request.max_tokens - (size - num_prompt)
             rows.append(
                 Row(
                     index=index,
@@ -144,7 +146,8 @@ class RunnerRows:
                     namespace=request.namespace,
                     num_prompt_tokens=num_prompt,
                     num_verified=None if verified is None else len(verified.get(request_id, ())),
-                    most=most,
+                    most=min(request.most, num_left - 1),  # the step's own token fills a place
+                    num_left=num_left,
                     prediction=request.prediction if is_new else None,
                 )
             )

@@ -70,7 +70,10 @@ class Saver(PooledBudget):
         self.forgotten: list[RequestId] = []
 
     def cut(
-        self, request_ids: Sequence[RequestId], trees: Sequence[CandidateTree]
+        self,
+        request_ids: Sequence[RequestId],
+        trees: Sequence[CandidateTree],
+        num_left: Sequence[int] | None = None,
     ) -> list[CandidateTree]:
         return [tree.cut(1) for tree in trees]
 

@@ -22,7 +22,7 @@ class Miser(PooledBudget):
         self,
         request_ids: object,
         trees: list[CandidateTree],  # type: ignore[override]
-        num_emitted: object = None,
+        num_left: object = None,
     ) -> list[CandidateTree]:
         return [CandidateTree.empty()] * len(trees)
 

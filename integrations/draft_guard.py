@@ -26,6 +26,8 @@ from ..drafters.tree import IntArray
 if TYPE_CHECKING:
     from ..drafters.model_drafting.runner import TreeRunner
 
+_MOST_DEFERRED = 64  # tokens of a request
+
 
 class DraftGuard:
     """Calls a drafter for a set of requests and survives whatever it does.
@@ -49,6 +51,7 @@ class DraftGuard:
         self._drafter = drafter
         self._vocab_size = vocab_size
         self._running: set[RequestId] = set()
+        self._deferred: dict[RequestId, list[int]] = {}  # committed, and not told yet
         self.switched_off: set[RequestId] = set()
         self.num_faults = 0
         # A check against a protocol takes 10 us and more: too much for what is asked every step.
@@ -97,24 +100,40 @@ class DraftGuard:
         """Append committed tokens."""
         drafter = self._drafter
         if drafter is not None and request_id in self._running:
+            self._tell_deferred(request_id)
             self._call(request_id, lambda: drafter.extend(request_id, token_ids))
+
+    def defer(self, request_id: RequestId, token_ids: Sequence[int]) -> None:
+        """Append committed tokens in some later call: several at once cost hardly more than one.
+
+        The drafter has them before it hears of the request again, and before long in any case.
+        """
+        if self._drafter is None or request_id not in self._running:
+            return
+        deferred = self._deferred.setdefault(request_id, [])
+        deferred.extend(token_ids)
+        if len(deferred) >= _MOST_DEFERRED:
+            self._tell_deferred(request_id)
 
     def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
         """Pass on what the target said."""
         drafter = self._drafter
         if drafter is not None and request_id in self._running:
+            self._tell_deferred(request_id)
             self._call(request_id, lambda: drafter.observe(request_id, tree, feedback))
 
     def truncate(self, request_id: RequestId, length: int) -> None:
         """Forget the tokens from position ``length`` on."""
         drafter = self._drafter
         if drafter is not None and request_id in self._running:
+            self._tell_deferred(request_id)
             self._call(request_id, lambda: drafter.truncate(request_id, length))
 
     def stop(self, request_id: RequestId) -> None:
         """End a request."""
         drafter = self._drafter
         if drafter is not None and request_id in self._running:
+            self._tell_deferred(request_id)
             self._call(request_id, lambda: drafter.stop(request_id))
             self._running.discard(request_id)
 
@@ -129,10 +148,14 @@ class DraftGuard:
             max_depths: of each request, the deepest node it has room for.
         """
         trees = [CandidateTree.empty()] * len(request_ids)
+        if not max_nodes or not any(max_depths):
+            return trees
+        for request_id in request_ids if self._deferred else ():
+            self._tell_deferred(request_id)
         asked = [
             index
             for index, (request_id, depth) in enumerate(zip(request_ids, max_depths, strict=True))
-            if request_id in self._running and depth > 0 and max_nodes > 0
+            if request_id in self._running and depth > 0
         ]
         if not asked:
             return trees
@@ -170,6 +193,7 @@ class DraftGuard:
         for index, (request_id, depth) in enumerate(zip(request_ids, max_depths, strict=True)):
             if request_id not in self._running:
                 continue
+            self._tell_deferred(request_id)
             try:
                 one = drafter.add_probes([request_id], [trees[index]], max_nodes, [depth], costs)[0]
                 self._check(one, max_nodes, depth)
@@ -223,6 +247,12 @@ class DraftGuard:
             for node in range(tree.num_nodes):
                 draft.probs(node)  # raises where verification would
 
+    def _tell_deferred(self, request_id: RequestId) -> None:
+        drafter, token_ids = self._drafter, self._deferred.pop(request_id, None)
+        if drafter is not None and token_ids is not None:
+            tokens = np.array(token_ids, np.int32)
+            self._call(request_id, lambda: drafter.extend(request_id, tokens))
+
     def _call(self, request_id: RequestId, action: Callable[[], None]) -> None:
         try:
             action()
@@ -233,6 +263,7 @@ class DraftGuard:
         """Stop a request because of a fault, and warn."""
         assert self._drafter is not None
         self._running.discard(request_id)
+        self._deferred.pop(request_id, None)
         self.switched_off.add(request_id)
         self.num_faults += 1
         name = getattr(self._drafter, "name", type(self._drafter).__name__)

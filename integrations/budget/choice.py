@@ -17,8 +17,6 @@ from . import _choice_kernels as kernels
 IntArray64 = npt.NDArray[np.int64]
 FlagArray = npt.NDArray[np.uint8]
 
-_ALIKE = 0.75  # the belief that the rows of a batch end at the same length
-
 
 @cache
 def compile_kernels() -> None:
@@ -79,44 +77,6 @@ def pooled_choice(probs: npt.ArrayLike, sizes: npt.ArrayLike, costs: npt.ArrayLi
         compile_kernels()
         kernels.pooled_counts(np.sort(nodes), nodes, stops, times, counts)
     return counts
-
-
-def padded_choice(
-    gains: npt.ArrayLike,
-    costs: npt.ArrayLike,
-    num_emitted: npt.ArrayLike | None = None,
-    row_costs: npt.ArrayLike | None = None,
-) -> int:
-    """Return how many nodes to verify of each row, where a batch is padded to its widest one.
-
-    Without ``num_emitted`` the tokens of all rows count alike. In a batch that only shrinks, a row
-    that runs ahead saves no more than what it costs beside the others; the last one holds up all.
-    Were all rows to end at the same length, a step would save
-
-        sum over j of (row_costs[j] - row_costs[j - 1]) * growth of the j-th least row,
-
-    in plain steps of all rows. As rows may also end by themselves, and then nobody knows which is
-    the last, that counts for three quarters, and the tokens of all rows alike for one.
-
-    Args:
-        gains: ``(num_rows, n + 1)`` expected accepted tokens of each row with 0 to n of its nodes.
-        costs: ``(n + 1,)`` time of a step with that many nodes a row, in any unit.
-        num_emitted: ``(num_rows,)`` tokens that each row has emitted before.
-        row_costs: ``(num_rows,)`` time of a plain step of 1 to all rows, in any unit; alike for
-            any number of rows when absent.
-
-    Returns:
-        A count from 0 to ``n``; the smallest of those that are equally good.
-    """
-    step = 1 + np.asarray(gains, np.float64)  # (num_rows, n + 1), the tokens emitted
-    value = step.mean(0)
-    if num_emitted is not None:
-        emitted = np.asarray(num_emitted, np.float64)
-        times = np.ones(emitted.size) if row_costs is None else np.asarray(row_costs, np.float64)
-        shares = np.diff(times, prepend=0.0) / times[-1]
-        grown = np.sort(emitted[:, None] + step, axis=0) - np.sort(emitted)[:, None]
-        value = _ALIKE * (shares @ grown) + (1 - _ALIKE) * value
-    return int(np.argmax(value / np.asarray(costs, np.float64)))
 
 
 def most_probable_first(probs: npt.ArrayLike, sizes: npt.ArrayLike) -> FlagArray:

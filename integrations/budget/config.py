@@ -22,6 +22,9 @@ class BudgetConfig:
         memory: expected accepted tokens over which a request's correction is averaged.
         margin: how much better than plain decoding a step with drafts must look; probabilities
             and times are estimates, and of many the best is too good to be true.
+        max_loss: share of the time that drafts may lose against plain decoding; with it they must
+            look better the more of that is used up (:class:`RegretAccount`), in place of the
+            margin.
         sleep_after: steps in a row without an accepted token after which a request is asked for
             drafts only now and then.
         sleep_period: a sleeping request is asked once in so many steps.
@@ -35,6 +38,7 @@ class BudgetConfig:
     schedule: Mapping[int, int] | None = None
     memory: float = 30.0
     margin: float = 0.1
+    max_loss: float | None = None
     sleep_after: int = 32
     sleep_period: int = 8
     test_after: int = 256
@@ -52,6 +56,8 @@ class BudgetConfig:
             raise ValueError(
                 f"expected memory > 0 and margin >= 0, got {self.memory} and {self.margin}"
             )
+        if self.max_loss is not None and not 0 < self.max_loss < 1:
+            raise ValueError(f"expected max_loss in (0, 1) or None, got {self.max_loss}")
         counts = (self.sleep_after, self.sleep_period, self.test_after, self.test_nodes)
         if min(counts) < 1:
             raise ValueError(

@@ -8,14 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ...drafters import CandidateTree, RequestId
-from .choice import compile_kernels, most_probable_first, padded_choice, pooled_choice
+from .batch_end import FloatArray64, step_values
+from .choice import compile_kernels, most_probable_first, pooled_choice
 from .config import PADDED, BudgetConfig
+from .regret import RegretAccount
 from .request_record import RequestRecord
 from .step_costs import StepCosts
 from .token_costs import TokenCosts
 
 FloatArray = npt.NDArray[np.float32]
 _LONGEST_WAIT = 8  # times ``test_after``
+_DROWSY_AFTER = 12  # steps without an accepted token in any row of a batch
+_PLAIN_AFTER = 64  # steps with drafts in a row after which one without shows what they save
+_SAME_CHANCES = 8  # steps: asking costs more than what changes in fewer is worth
 _EVEN_ODDS = 2 - 0.5 ** np.arange(8)  # tokens of a step with 0 to 7 nodes of even odds in a chain
 
 
@@ -53,6 +58,15 @@ class PooledBudget:
         # Of the last cut, for what sampled trees cost:
         self._num_requests = 1
         self._width = 1.0  # tokens a request
+        self._num_steps = 0
+        self._unseen_plain = 0  # steps with drafts in a row
+        self._chances: dict[int, tuple[bool, int]] = {}  # by requests, and the step it holds until
+        bound = self.config.max_loss
+        self._account = None if bound is None else RegretAccount(bound)
+        # Of the step that runs, for that account:
+        self._num_left: Sequence[int] | None = None
+        self._change_rates: list[float] = []
+        self._emitted: list[int] = []
 
     def allowances(self, request_ids: Sequence[RequestId], max_nodes: int) -> list[int]:
         """Return how many nodes to ask for each request: 0 for one that is off or asleep.
@@ -63,19 +77,20 @@ class PooledBudget:
         """
         scheduled = self.config.scheduled_nodes(len(request_ids))
         most = max_nodes if scheduled is None else min(max_nodes, scheduled)
-        allowed = []
-        for request_id in request_ids:
-            record = self._record(request_id)
-            limit = most if record.limit is None else min(most, record.limit)
-            asked = record.is_asked(self.config.sleep_after, self.config.sleep_period)
-            allowed.append(limit if asked else 0)
-        return allowed
+        records = [self._record(request_id) for request_id in request_ids]
+        limits = [most if r.limit is None else min(most, r.limit) for r in records]
+        asked = self._are_asked(records)
+        return [limit if is_asked else 0 for limit, is_asked in zip(limits, asked, strict=True)]
 
-    def sleeps(self, request_id: RequestId) -> bool:
-        """Return whether a request will not be asked for drafts in its next step."""
-        record = self._record(request_id)
-        asked = record.is_asked(self.config.sleep_after, self.config.sleep_period)
-        return record.limit == 0 or not asked
+    def sleepers(self, request_ids: Sequence[RequestId]) -> list[bool]:
+        """Return of each request whether it will not be asked for drafts in the next step.
+
+        Args:
+            request_ids: all requests of the step, their outcomes recorded.
+        """
+        records = [self._record(request_id) for request_id in request_ids]
+        asked = self._are_asked(records)
+        return [r.limit == 0 or not is_asked for r, is_asked in zip(records, asked, strict=True)]
 
     def takes_chances(self, num_requests: int) -> bool:
         """Return whether drafts of even odds would be verified at the step times as they seem now.
@@ -88,25 +103,32 @@ class PooledBudget:
         scheduled = self.config.scheduled_nodes(num_requests)
         if scheduled is not None:
             return scheduled > 0
-        costs = self._costs(num_requests, 1 + np.arange(_EVEN_ODDS.size))
-        return bool((costs < _EVEN_ODDS).any())
+        answer, until = self._chances.get(num_requests, (False, -1))
+        if self._num_steps > until:
+            costs = self._costs(num_requests, 1 + np.arange(_EVEN_ODDS.size))
+            answer = bool((costs < _EVEN_ODDS).any())
+            self._chances[num_requests] = (answer, self._num_steps + _SAME_CHANCES)
+        return answer
 
     def cut(
         self,
         request_ids: Sequence[RequestId],
         trees: Sequence[CandidateTree],
-        num_emitted: Sequence[int] | None = None,
+        num_left: Sequence[int] | None = None,
     ) -> list[CandidateTree]:
         """Return the trees, each cut to what pays for all requests of the step together.
 
         Args:
             request_ids: all requests of the step, those without a draft included.
             trees: one a request.
-            num_emitted: tokens that each request has emitted, where a padded batch ends with its
-                last row; see :func:`padded_choice`.
+            num_left: tokens that each request may still emit, where a padded batch ends with its
+                last row; see :func:`.batch_end.step_values`.
         """
         num_requests = len(trees)
         records = [self._record(request_id) for request_id in request_ids]
+        self._num_left = num_left
+        self._change_rates = [record.change_rate for record in records]
+        self._emitted.clear()
         scheduled = self.config.scheduled_nodes(num_requests)
         limited = [
             _limited(tree, record.limit, scheduled)
@@ -114,7 +136,7 @@ class PooledBudget:
         ]
         if not any(tree.num_nodes for tree in limited):
             return limited
-        kept = limited if scheduled is not None else self._choose(records, limited, num_emitted)
+        kept = limited if scheduled is not None else self._choose(records, limited)
         for tree, offered, record in zip(kept, limited, records, strict=True):
             record.dropped = offered if offered.num_nodes and not tree.num_nodes else None
         sizes = [tree.num_nodes for tree in kept]
@@ -130,8 +152,19 @@ class PooledBudget:
             num_nodes: drafted tokens that the step computed in all, padding included.
             seconds: its wall time, drafting included.
         """
-        if num_requests > 0:
-            self.costs.record(num_requests, max(num_nodes, 0), seconds)
+        if num_requests <= 0:
+            return
+        self._num_steps += 1
+        self._unseen_plain = self._unseen_plain + 1 if num_nodes > 0 else 0
+        self.costs.record(num_requests, max(num_nodes, 0), seconds)
+        if self._account is None:
+            return
+        value = cost = 1.0
+        if num_nodes > 0 and self._emitted:
+            # As it is known by now: a step's own time may be that of others on the machine.
+            cost = float(self.costs.relative(num_requests, 1 + num_nodes / num_requests))
+            value = float(self._values(np.array(self._emitted, np.float64)))
+        self._account.record(value, cost)
 
     def record_outcome(
         self,
@@ -150,6 +183,8 @@ class PooledBudget:
                 not verified are judged by them too.
         """
         record = self._record(request_id)
+        if self._account is not None:
+            self._emitted.append(1 + num_accepted)
         excess = 0.0
         if tree.draft_probs is not None:
             excess = float(self.costs.relative(self._num_requests, self._width)) - 1
@@ -181,18 +216,26 @@ class PooledBudget:
             record = self._records[request_id] = RequestRecord()
         return record
 
+    def _are_asked(self, records: Sequence[RequestRecord]) -> list[bool]:
+        """Return whether to ask for each request; rows of a padded batch are asked together."""
+        after, period = self.config.sleep_after, self.config.sleep_period
+        if self.config.layout != PADDED or len(records) < 2:
+            return [record.is_asked(after, period) for record in records]
+        latest = min(records, key=lambda record: record.idle_steps)
+        if latest.idle_steps >= after:
+            return [latest.is_asked(after, period)] * len(records)
+        period = min(1 << latest.idle_steps // _DROWSY_AFTER, period)  # more and more rarely
+        return [latest.idle_steps % period == 0] * len(records)
+
     def _choose(
-        self,
-        records: Sequence[RequestRecord],
-        trees: Sequence[CandidateTree],
-        num_emitted: Sequence[int] | None,
+        self, records: Sequence[RequestRecord], trees: Sequence[CandidateTree]
     ) -> list[CandidateTree]:
         sizes = [tree.num_nodes for tree in trees]
         probs = np.concatenate([tree.probs for tree in trees])
         falling = most_probable_first(probs, sizes).tolist()
         probs *= np.repeat(np.array([r.correction for r in records], np.float32), sizes)
         if self.config.layout == PADDED:
-            counts = self._padded_counts(probs, sizes, num_emitted)
+            counts = self._padded_counts(records, np.split(probs, np.cumsum(sizes)[:-1]))
         else:
             counts = self._pooled_counts(probs, sizes)
         counts = self._tested(counts)
@@ -207,24 +250,38 @@ class PooledBudget:
         return counts
 
     def _padded_counts(
-        self, probs: FloatArray, sizes: Sequence[int], num_emitted: Sequence[int] | None
+        self, records: Sequence[RequestRecord], rows: Sequence[FloatArray]
     ) -> list[int]:
-        gains = np.zeros((len(sizes), max(sizes) + 1))
-        for gain, row in zip(gains, np.split(probs, np.cumsum(sizes)[:-1]), strict=True):
+        widest = max(row.size for row in rows)
+        gains = np.zeros((len(rows), widest + 1))
+        for record, gain, row in zip(records, gains, rows, strict=True):
+            record.offer(float(row.sum()))
             gain[1 : row.size + 1] = np.sort(row)[::-1]
-        costs = self._costs(len(sizes), np.arange(1, max(sizes) + 2))
-        row_costs = self.costs.plain_by_requests(len(sizes))
-        return [padded_choice(gains.cumsum(1), costs, num_emitted, row_costs)] * len(sizes)
+        costs = self._costs(len(rows), np.arange(1, widest + 2))
+        values = self._values(1 + gains.cumsum(1))
+        return [int(np.argmax(values / costs))] * len(rows)
+
+    def _values(self, grown: FloatArray64) -> FloatArray64:
+        """Return what steps that emit ``(num_rows, ...)`` tokens save, in plain steps."""
+        if self._num_left is None or len(grown) < 2:
+            return np.asarray(grown.mean(0))
+        row_costs = self.costs.plain_by_requests(len(grown))
+        return step_values(grown, self._num_left, row_costs, self._change_rates)
 
     def _costs(self, num_requests: int, widths: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Return the relative times of the widths, those with drafts by the margin dearer."""
+        """Return the relative times of the widths, those with drafts dearer by what is prudent."""
         costs = self.costs.relative(num_requests, widths)
-        costs[1:] *= 1 + self.config.margin
+        if self._account is None:
+            costs[1:] *= 1 + self.config.margin
+        else:
+            costs[1:] = 1 + self._account.caution * (costs[1:] - 1)
         return costs
 
     def _tested(self, counts: list[int]) -> list[int]:
-        """Return the counts, or a few nodes each when nothing has been verified for long."""
+        """Return the counts, or others where the time of such steps has not been seen for long."""
         if any(counts):
+            if self._account is not None and self._unseen_plain >= _PLAIN_AFTER:
+                return [0] * len(counts)
             self._off_steps, self._wait = 0, self.config.test_after
             return counts
         self._off_steps += 1

@@ -14,6 +14,8 @@ _FORGET = 0.995  # share of the record that stays in a step without evidence
 _BALANCE_RATE = 0.1
 _HOPE_STEPS = 2  # steps that a sleeping request is asked on after an unverified draft was right
 _COSTLY_PERIODS = 8  # sampled drafts come from a model: ask that many times more rarely
+# Steps that a new record is worth, in which its request ended or got ahead once.
+_PRIOR_STEPS = 256.0
 
 
 @dataclass(slots=True)
@@ -34,12 +36,26 @@ class RequestRecord:
     _hope: int = 0
     _balance: float = 0.0
     _is_sampled: bool = False
+    _num_steps: int = 0
+    _num_chances: int = 0  # times that drafts which would bring it ahead turned up
+    _has_chance: bool = False
 
     @property
     def correction(self) -> float:
         """The factor on the request's path probabilities."""
         came_true = self._accepted + _PRIOR_ACCEPTED
         return min(came_true / (self._expected + _PRIOR_EXPECTED), _MOST_CORRECTION)
+
+    @property
+    def change_rate(self) -> float:
+        """How often the request ends by itself or is offered drafts that bring it ahead, a step."""
+        return (1 + self._num_chances) / (_PRIOR_STEPS + self._num_steps)
+
+    def offer(self, promise: float) -> None:
+        """Take in what one step's drafts promise, as one believes it, in tokens."""
+        self._num_steps += 1
+        had_one, self._has_chance = self._has_chance, promise >= 1
+        self._num_chances += self._has_chance and not had_one
 
     def is_asked(self, sleep_after: int, sleep_period: int) -> bool:
         """Return whether to ask for drafts in this step."""

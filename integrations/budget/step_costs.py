@@ -109,7 +109,8 @@ class StepCosts:
         # The usual step where nothing is drafted: a few operations, since it is to cost nothing.
         if curve.level is None or deserted:
             curve.level = measured
-        curve.level += self._rate * _clip(measured - curve.level)
+        doubt = _LEVEL_DOUBT * curve.level_age  # after many steps with drafts it may be anything
+        curve.level += max(self._rate, min(doubt, 1.0) / 2) * _clip(measured - curve.level)
         curve.level_age = 0
         curve.num_faded += 1
         if curve.num_faded >= _LAZY_STEPS:

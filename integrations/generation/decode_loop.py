@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from ...drafters import CandidateTree, RequestId
-from ...verifier import Target
+from ...verifier import Target, WalkResult
 from ...verifier.tree_growth import TreeGrowth
 from ..budget import PooledBudget
 from ..draft_guard import DraftGuard
@@ -115,8 +115,7 @@ class DecodeLoop:
             trees = self._guard.propose([ids[index] for index in row_ids], self._max_nodes, depths)
         trees = [row.legal(tree) for row, tree in zip(rows, trees, strict=True)]
         if self._budget is not None:
-            emitted = [len(row.token_ids) for row in rows]
-            trees = self._budget.cut(row_ids, trees, emitted)
+            trees = self._budget.cut(row_ids, trees, [row.room for row in rows])
         trees = self._target.fit(self._add_probes(rows, trees, ids))
         verify_begin = time.perf_counter()
         drafted_before = self.statistics.draft_seconds
@@ -164,8 +163,8 @@ class DecodeLoop:
         if num_top_ids and self._budget is not None and not self._budget.takes_chances(len(rows)):
             num_top_ids = 0  # what they lead to would not be verified
         walks = self._walks(rows, trees, logits, num_top_ids, is_prefill)
-        for row, tree, row_walk in zip(rows, trees, walks, strict=True):
-            result = row_walk.emit()
+        results = [row_walk.emit() for row_walk in walks]
+        for row, tree, result in zip(rows, trees, results, strict=True):
             report = StepReport(
                 row.index, tuple(result.token_ids), len(result.accepted), tree.num_nodes
             )
@@ -174,15 +173,36 @@ class DecodeLoop:
             kept.append(result.accepted[: len(result.token_ids) - 1])
             if self._budget is not None:
                 self._budget.record_outcome(row.index, tree, len(result.accepted), result.token_ids)
-            asleep = self._budget is not None and self._budget.sleeps(row.index)
-            with self._draft_clock():
-                top_ids = row_walk.top_ids(num_top_ids) if num_top_ids and not asleep else None
-                feedback = make_feedback(result, row_walk.choices, top_ids)
-                self._guard.observe(ids[row.index], tree, feedback)
-                self._guard.extend(ids[row.index], feedback.token_ids)
             if self._on_step is not None:
                 self._on_step(report)
+        self._tell_drafter(rows, trees, walks, results, num_top_ids, ids)
         return kept
+
+    def _tell_drafter(
+        self,
+        rows: Sequence[DecodeRow],
+        trees: Sequence[CandidateTree],
+        walks: Sequence[RowWalk],
+        results: Sequence[WalkResult],
+        num_top_ids: int,
+        ids: dict[int, RequestId],
+    ) -> None:
+        """Tell the drafter what came of each row's tree and how its text goes on."""
+        sleepers = [False] * len(rows)
+        if self._budget is not None:
+            sleepers = self._budget.sleepers([row.index for row in rows])
+        with self._draft_clock():
+            for row, tree, row_walk, result, sleeps in zip(
+                rows, trees, walks, results, sleepers, strict=True
+            ):
+                request_id = ids[row.index]
+                if sleeps and not tree.num_nodes:
+                    self._guard.defer(request_id, result.token_ids)
+                    continue
+                top_ids = row_walk.top_ids(num_top_ids) if num_top_ids and not sleeps else None
+                feedback = make_feedback(result, row_walk.choices, top_ids)
+                self._guard.observe(request_id, tree, feedback)
+                self._guard.extend(request_id, feedback.token_ids)
 
     def _walks(
         self,

@@ -64,6 +64,7 @@ from .setup import (
 )
 
 DEFAULT_MAX_NODES = 16
+_MAX_LOSS = 0.005  # share of the time that drafts may lose: see RegretAccount
 
 
 class Streamer(Protocol):
@@ -339,7 +340,7 @@ def custom_generate(
 
 def _open_budget(calibration: Calibration | str | Path | None) -> PooledBudget:
     prior = None if calibration is None else load_calibration(calibration)
-    return PooledBudget(StepCosts(prior), BudgetConfig(PADDED))
+    return PooledBudget(StepCosts(prior), BudgetConfig(PADDED, max_loss=_MAX_LOSS))
 
 
 def _resolve(

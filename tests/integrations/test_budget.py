@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-
 import budget_oracles
 import numpy as np
 import pytest
@@ -17,7 +14,6 @@ from freedraft.integrations.budget import (
     StepCosts,
     TokenCosts,
     choose_num_nodes,
-    padded_choice,
     pooled_choice,
 )
 from freedraft.integrations.budget.calibration_file import MEASURED, Calibration
@@ -60,48 +56,6 @@ def test_choice_equals_trying_every_count(
     rates = [(num_requests + sum(ordered[:n])) / costs[n] for n in range(len(gains) + 1)]
     chosen = choose_num_nodes(gains, num_requests, costs)
     assert rates[chosen] == pytest.approx(max(rates))
-
-
-@given(
-    st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=1, max_size=4),
-    st.lists(st.floats(0.01, 2), min_size=4, max_size=4),
-    st.lists(st.integers(0, 20), min_size=4, max_size=4),
-)
-def test_the_padded_choice_equals_trying_every_width(
-    rows: list[list[float]], increments: list[float], emitted: list[int]
-) -> None:
-    gains = [[0.0, *np.cumsum(sorted(row, reverse=True))] for row in rows]
-    costs = np.cumsum(increments)
-    rates = [sum(1 + row[n] for row in gains) / costs[n] for n in range(4)]
-    assert rates[padded_choice(gains, costs)] == pytest.approx(max(rates))
-
-    before = emitted[: len(rows)]
-    row_costs = list(itertools.accumulate(increments[: len(rows)]))
-
-    def left(tokens: Sequence[float]) -> float:  # time to the end, row after row dropping out
-        lengths = sorted((1000 - token for token in tokens), reverse=True)
-        ends = [*lengths[1:], 0.0]
-        spans = zip(row_costs, lengths, ends, strict=True)
-        return sum(cost * (longer - shorter) for cost, longer, shorter in spans)
-
-    def worth(n: int) -> float:
-        after = [tokens + 1 + row[n] for tokens, row in zip(before, gains, strict=True)]
-        saved = (left(before) - left(after)) / row_costs[-1]
-        return 0.75 * saved + 0.25 * sum(1 + row[n] for row in gains) / len(rows)
-
-    rates = [worth(n) / costs[n] for n in range(4)]
-    chosen = padded_choice(gains, costs, before, row_costs)
-    assert rates[chosen] == pytest.approx(max(rates))
-
-
-def test_a_row_that_runs_ahead_does_not_hold_up_the_others() -> None:
-    gains = np.zeros((8, 9))
-    gains[0] = 0.9 * np.arange(9)  # one row copies, seven have nothing
-    costs = 1 + 0.05 * np.arange(9)
-    assert padded_choice(gains, costs) > 0
-    assert padded_choice(gains, costs, [40, *[0] * 7]) == 0
-    assert padded_choice(gains, costs, [0, *[40] * 7]) == 8  # it is the last one
-    assert padded_choice(gains[:1], costs, [3]) == padded_choice(gains[:1], costs) == 8
 
 
 def test_nothing_profitable_means_nothing() -> None:
@@ -335,6 +289,7 @@ def test_sampled_trees_stay_whole_and_stop_when_they_do_not_pay() -> None:
         ({"layout": "ragged"}, "expected layout 'flat' or 'padded', got 'ragged'"),
         ({"memory": 0.0}, "expected memory > 0"),
         ({"margin": -0.1}, "and margin >= 0"),
+        ({"max_loss": 0.0}, r"expected max_loss in \(0, 1\) or None, got 0.0"),
         ({"sleep_period": 0}, "sleep_period"),
         ({"schedule": {2: 4}}, "maps 1 and larger"),
         ({"schedule": {1: -4}}, "nodes >= 0"),
@@ -394,13 +349,13 @@ def test_a_sleeper_is_named_before_each_step_in_which_it_is_not_asked() -> None:
     wrong = CandidateTree.from_chain([3], [0.5])
     slept = 0
     for _ in range(20):
-        asleep = budget.sleeps("a")
+        (asleep,) = budget.sleepers(["a"])
         assert (budget.allowances(["a"], 8) == [0]) == asleep
         slept += asleep
         budget.record_outcome("a", wrong if not asleep else EMPTY, 0, [1])
     assert slept == 10
     budget.set_limit("b", 0)
-    assert budget.sleeps("b")
+    assert budget.sleepers(["b", "c"]) == [True, False]
 
 
 def test_plain_steps_by_requests_come_from_what_is_known_before() -> None:

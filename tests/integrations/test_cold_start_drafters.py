@@ -202,7 +202,7 @@ def test_the_gate_asks_for_top_ids_only_where_they_can_pay(model: LlamaForCausal
     told = [feedback.top_ids is not None for _, feedback in free.heard]
     assert told[0]
     # Its drafts are wrong, so that it falls asleep: asked rarely, and told only before it is asked.
-    assert len(told) == 48 and sum(told[34:]) <= 2
+    assert 34 < len(told) < 40 and sum(told[34:]) <= 2
 
 
 class BadProbes(Recorder):

@@ -1,10 +1,20 @@
-"""What the guard knows of a drafter's wishes."""
+"""What the guard knows of a drafter's wishes, and what it tells it when."""
 
 from __future__ import annotations
 
-from freedraft.drafters import CandidateTree, create_drafter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from tiny_models import tiny_llama
+
+import freedraft
+from freedraft.drafters import CandidateTree, Feedback, create_drafter
 from freedraft.drafters.lookahead import LookaheadDrafter
 from freedraft.drafters.recycling import RecyclingConfig, RecyclingDrafter
+from freedraft.drafters.tree import IntArray
 from freedraft.integrations.draft_guard import DraftGuard
 
 
@@ -34,3 +44,109 @@ def test_who_wishes_nothing_gets_nothing() -> None:
         assert not guard.sends_probes
         assert guard.add_probes(["a"], [tree], 4, [4], None) == [tree]
     assert DraftGuard(LookaheadDrafter(), 64).sends_probes
+
+
+class Listener:
+    """Writes down what it hears, in order."""
+
+    name = "listener"
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, object, list[int]]] = []
+
+    def start(self, request_id: object, prompt_ids: object, namespace: str = "") -> None: ...
+
+    def extend(self, request_id: object, token_ids: npt.ArrayLike) -> None:
+        self.heard.append(("extend", request_id, np.asarray(token_ids).tolist()))
+
+    def propose(
+        self, request_ids: Sequence[object], max_nodes: int, max_depth: int
+    ) -> list[CandidateTree]:
+        self.heard += [("propose", request_id, []) for request_id in request_ids]
+        return [CandidateTree.empty()] * len(request_ids)
+
+    def observe(self, request_id: object, tree: CandidateTree, feedback: Feedback) -> None:
+        self.heard.append(("observe", request_id, []))
+
+    def truncate(self, request_id: object, length: int) -> None:
+        self.heard.append(("truncate", request_id, [length]))
+
+    def stop(self, request_id: object) -> None:
+        self.heard.append(("stop", request_id, []))
+
+
+def tokens(*ids: int) -> IntArray:
+    return np.array(ids, np.int32)
+
+
+def test_deferred_tokens_are_told_together_before_anything_else() -> None:
+    drafter = Listener()
+    guard = DraftGuard(drafter, 64)
+    for request_id in ("a", "b"):
+        guard.start(request_id, [1])
+        guard.defer(request_id, [2, 3])
+        guard.defer(request_id, [4])
+    guard.propose(["a", "b"], 8, [0, 0])  # nobody is asked
+    assert drafter.heard == []
+    guard.propose(["a"], 8, [4])
+    assert drafter.heard == [("extend", "a", [2, 3, 4]), ("propose", "a", [])]
+    drafter.heard.clear()
+    guard.defer("a", [5])
+    guard.extend("a", tokens(6))
+    guard.defer("a", [7])
+    guard.observe("a", CandidateTree.empty(), Feedback(tokens(8), tokens(), tokens(8)))
+    guard.stop("a")
+    guard.truncate("b", 3)
+    assert drafter.heard == [
+        ("extend", "a", [5]),
+        ("extend", "a", [6]),
+        ("extend", "a", [7]),
+        ("observe", "a", []),
+        ("stop", "a", []),
+        ("extend", "b", [2, 3, 4]),
+        ("truncate", "b", [3]),
+    ]
+
+
+def test_deferred_tokens_do_not_pile_up_and_die_with_a_fault() -> None:
+    drafter = Listener()
+    guard = DraftGuard(drafter, 64)
+    guard.start("a", [1])
+    for _ in range(200):
+        guard.defer("a", [2])
+    told = [ids for verb, _, ids in drafter.heard if verb == "extend"]
+    assert sum(map(len, told)) > 200 - 64 and max(map(len, told)) <= 64
+    with pytest.warns(RuntimeWarning, match="switched off"):
+        guard.switch_off("a", ValueError("no more"))
+    drafter.heard.clear()
+    guard.defer("a", [2])
+    guard.stop("a")
+    assert drafter.heard == []
+    DraftGuard(None, 64).defer("a", [2])
+
+
+def test_rows_that_nap_hear_their_whole_text_in_the_end() -> None:
+    drafter = Listener()
+    prompts = torch.tensor([[5, 9, 7, 3], [8, 2, 6, 1]])
+    result = freedraft.generate(
+        tiny_llama(),
+        prompts,
+        drafter=drafter,
+        max_new_tokens=40,
+        eos_token_id=None,
+        do_sample=False,
+        return_dict=True,
+    )
+    ids = {request_id for _, request_id, _ in drafter.heard}
+    texts = sorted(
+        [
+            token
+            for verb, one, said in drafter.heard
+            if one == each and verb == "extend"
+            for token in said
+        ]
+        for each in ids
+    )
+    assert texts == sorted(result.token_ids)
+    num_asked = sum(verb == "propose" for verb, _, _ in drafter.heard)
+    assert 2 * 12 <= num_asked < 2 * 30  # of 39 steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_CAUTION = 1.3  # times what drafts cost must come back: of many guesses the best is too good
+_CAUTION = 1.2  # times what drafts cost must come back: of many guesses the best is too good
 _MOST_USED = 3.0  # times the bound; beyond it the guesses are wrong, however good they look
 _NEVER = 1e9  # times; drafts that cost nothing are still welcome
 _MOST_CREDIT = 8.0  # plain steps; what drafts brought long ago is no reason to lose it now

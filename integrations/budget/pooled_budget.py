@@ -13,6 +13,7 @@ from .choice import compile_kernels, most_probable_first, pooled_choice
 from .config import PADDED, BudgetConfig
 from .regret import RegretAccount
 from .request_record import RequestRecord
+from .row_weights import Arrivals, row_weights
 from .step_costs import StepCosts
 from .token_costs import TokenCosts
 
@@ -59,6 +60,7 @@ class PooledBudget:
         self._num_requests = 1
         self._width = 1.0  # tokens a request
         self._num_steps = 0
+        self._arrivals = Arrivals()
         self._unseen_plain = 0  # steps with drafts in a row
         self._chances: dict[int, tuple[bool, int]] = {}  # by requests, and the step it holds until
         bound = self.config.max_loss
@@ -121,13 +123,17 @@ class PooledBudget:
         Args:
             request_ids: all requests of the step, those without a draft included.
             trees: one a request.
-            num_left: tokens that each request may still emit, where a padded batch ends with its
-                last row; see :func:`.batch_end.step_values`.
+            num_left: tokens that each request may still emit, if known: a batch ends with its last
+                row; see :func:`.batch_end.step_values` and, where tokens are computed once,
+                :func:`.row_weights.row_weights`.
         """
         num_requests = len(trees)
         records = [self._record(request_id) for request_id in request_ids]
         self._num_left = num_left
-        self._change_rates = [record.change_rate for record in records]
+        is_padded = self.config.layout == PADDED
+        self._change_rates = [record.change_rate for record in records] if is_padded else []
+        if not is_padded and num_left is not None:
+            self._arrivals.step(request_ids)
         self._emitted.clear()
         scheduled = self.config.scheduled_nodes(num_requests)
         limited = [
@@ -205,6 +211,7 @@ class PooledBudget:
     def forget(self, request_id: RequestId) -> None:
         """Drop what is known of a request that has ended."""
         self._records.pop(request_id, None)
+        self._arrivals.end(request_id)
 
     def correction(self, request_id: RequestId) -> float:
         """Return the factor on a request's path probabilities: how honest they have been."""
@@ -246,6 +253,11 @@ class PooledBudget:
 
     def _pooled_counts(self, probs: FloatArray, sizes: Sequence[int]) -> list[int]:
         costs = self._costs(len(sizes), 1 + np.arange(probs.size + 1) / len(sizes))
+        closed = self._arrivals.closed
+        if self._num_left is not None and closed > 0:
+            row_costs = self.costs.plain_by_requests(len(sizes))
+            weights = row_weights(self._num_left, row_costs, closed)
+            probs = probs * np.repeat(weights, sizes).astype(np.float32)
         counts: list[int] = pooled_choice(probs, sizes, costs).tolist()
         return counts
 
@@ -263,7 +275,7 @@ class PooledBudget:
 
     def _values(self, grown: FloatArray64) -> FloatArray64:
         """Return what steps that emit ``(num_rows, ...)`` tokens save, in plain steps."""
-        if self._num_left is None or len(grown) < 2:
+        if self._num_left is None or len(grown) < 2 or self.config.layout != PADDED:
             return np.asarray(grown.mean(0))
         row_costs = self.costs.plain_by_requests(len(grown))
         return step_values(grown, self._num_left, row_costs, self._change_rates)

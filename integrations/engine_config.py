@@ -193,12 +193,11 @@ def create_engine_drafter(config: EngineConfig, fingerprint: str | None = None) 
         return suffix
     from ..drafters.blend import BlendDrafter
 
-    # "phrase" listens to the requests' predictions; without one it costs next to nothing
+    # "phrase" listens to the requests' predictions; without one it costs next to nothing.
+    # "recycling" learns from the target's most likely tokens, which no engine tells.
     own = {"suffix": suffix, **_sliced_drafters()}
-    sources = [
-        own[name] if name in own else create_drafter(name)
-        for name in dict.fromkeys(("phrase", *BLEND_SOURCES))
-    ]
+    names = [name for name in dict.fromkeys(("phrase", *BLEND_SOURCES)) if name != "recycling"]
+    sources = [own[name] if name in own else create_drafter(name) for name in names]
     corpora = [create_drafter(CORPUS_PREFIX + path, fingerprint) for path in config.pools]
     return BlendDrafter([*sources, *corpora])
 

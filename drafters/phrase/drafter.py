@@ -138,9 +138,11 @@ class PhraseDrafter:
         request = self._requests.get(request_id)
         if request is None:
             return
-        for token in as_token_ids(token_ids).tolist():
-            request.tokens.append(token)
-            for tracker in request.trackers:
+        tokens = as_token_ids(token_ids)
+        request.tokens.frombytes(tokens.tobytes())
+        trackers = [tracker for tracker in request.trackers if tracker.index.tokens]
+        for token in tokens.tolist() if trackers else ():
+            for tracker in trackers:
                 tracker.learn(token, self._counts)
                 tracker.advance(token)
 

@@ -69,12 +69,12 @@ def compile_once(
 
 
 def prefetch(array: npt.NDArray[np.generic], index: np.uintp) -> None:
-    """Ask for the cache line of ``array[index]``; an index outside it does no harm.
+    """Ask for the cache line of ``array.ravel()[index]``; an index outside it does no harm.
 
     It is a hint alone, and nothing at all where Numba is switched off.
 
     Args:
-        array: one-dimensional, contiguous.
+        array: contiguous.
         index: made by ``u``.
     """
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -45,27 +46,30 @@ class DraftedTree(CandidateTree):
     proposal costs is Python objects, and where several drafters are merged nobody looks at these.
     """
 
-    __slots__ = ("_batch", "_row")
+    __slots__ = ("_source",)
 
     def __getattr__(self, name: str) -> Any:
         """Cut the arrays out and return one; called only while they are missing."""
         if name not in CandidateTree.__slots__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        nodes, probs = self._batch.nodes[self._row], self._batch.probs
+        batch, row = self._source
+        nodes, probs = batch.nodes[row], batch.probs[row]
         size = nodes.item(0)
-        parents_at = 1 + probs.shape[1]
+        parents_at = 1 + probs.size
         set_tree_arrays(
             self,
             nodes[1 : 1 + size],
             nodes[parents_at : parents_at + size],
-            probs[self._row, :size],
+            probs[:size],
         )
         return object.__getattribute__(self, name)
 
 
-_new = object.__new__
-_set_batch = DraftedTree.__dict__["_batch"].__set__
-_set_row = DraftedTree.__dict__["_row"].__set__
+new_tree: Callable[[], DraftedTree] = partial(object.__new__, DraftedTree)
+set_source: Callable[[DraftedTree, tuple[TreeBatch, int]], None] = DraftedTree.__dict__[
+    "_source"
+].__set__
+"""The two halves of :func:`tree_in`, for who cannot spare a call."""
 
 
 def tree_in(batch: TreeBatch, row: int) -> CandidateTree:
@@ -75,9 +79,8 @@ def tree_in(batch: TreeBatch, row: int) -> CandidateTree:
         batch: whose row is not written to any more.
         row: which one.
     """
-    tree = _new(DraftedTree)
-    _set_batch(tree, batch)
-    _set_row(tree, row)
+    tree = new_tree()
+    set_source(tree, (batch, row))
     return tree
 
 

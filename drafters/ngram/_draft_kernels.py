@@ -124,6 +124,10 @@ def draft(
             nodes[u(first + i), 0] = 0
             continue
         _ask_ahead(arena, floats, row, i)
+        for node in range(0, max_nodes, 16):
+            prefetch(nodes, u((first + i) * nodes.shape[1] + node))
+            prefetch(nodes, u((first + i) * nodes.shape[1] + probs.shape[1] + node))
+            prefetch(probs, u((first + i) * probs.shape[1] + node))
         if i + 1 < batch.size and batch[u(i + 1)] != NONE:
             _ask_for_end(arena, int(batch[u(i + 1)]))
         find_places(arena, row)

@@ -221,8 +221,6 @@ def append(arena: IntArray, floats: FloatArray, row: int, new: IntArray) -> None
     """
     links, heads, pages, rows, drafts = _offsets(arena)
     request = rows + row * ROW_FIELDS
-    if new.size > 0 and arena[u(request + DRAFT_SIZE)] > 0:
-        _settle(arena, floats, request, drafts + row * DRAFT_ROOM, new)
     num_rows, num_levels = int(arena[u(NUM_ROWS)]), int(arena[u(NUM_LEVELS)])
     room = drafts + num_rows * (DRAFT_ROOM + int(arena[u(MAX_PLACES)]) * PLACE_FIELDS)
     page_bits, link_bits = int(arena[u(PAGE_BITS)]), int(arena[u(SLOT_BITS)])
@@ -249,6 +247,8 @@ def append(arena: IntArray, floats: FloatArray, row: int, new: IntArray) -> None
         for i in range(count):
             arena[u(HEADER_SIZE + slot + i)] = new[u(done + i)]
         _find_buckets(arena, pages, heads, request, slot, count, room)
+        if done == 0 and arena[u(request + DRAFT_SIZE)] > 0:  # while the buckets are fetched
+            _settle(arena, floats, request, drafts + row * DRAFT_ROOM, new)
         link = (int(arena[u(pages + page * PAGE_FIELDS + GENERATION)]) << link_bits) | slot
         for i in range(count):
             for level in range(num_levels):

@@ -9,7 +9,7 @@ The arena's layout is that of ``_pool_kernels``.
 
 from __future__ import annotations
 
-from .._jit import compile_once, kernel, u
+from .._jit import compile_once, kernel, prefetch, u
 from . import _pool_kernels as pool
 from ._pool_kernels import HEADER_SIZE, NONE, PAGE_FIELDS, PLACE_FIELDS, IntArray
 
@@ -97,6 +97,10 @@ def _follow(
             continue
         link = int(arena[u(links + (before if skip else first) * num_levels + level)])
         if link:
+            slot = link & slot_mask
+            prefetch(arena, u(links + slot * num_levels))
+            prefetch(arena, u(HEADER_SIZE + slot))
+            prefetch(arena, u(pages + (slot >> page_bits) * PAGE_FIELDS))
             arena[u(stop + NEXT_LINK)] = link
             arena[u(stop + LEVEL)] = level
             arena[u(stop + FIRST_MET)] = met
@@ -124,6 +128,9 @@ def _follow(
             arena[u(chain + MET_STOP)] = met + 1
             link = int(arena[u(link_at)])
             if link and met + 1 < arena[u(chain + MET_LIMIT)]:
+                slot = link & slot_mask
+                prefetch(arena, u(links + slot * num_levels))
+                prefetch(arena, u(HEADER_SIZE + slot))
                 arena[u(chain + NEXT_LINK)] = link
                 arena[u(going + kept)] = chain
                 kept += 1

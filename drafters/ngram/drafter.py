@@ -24,7 +24,7 @@ from ..base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_b
 from ..calibration import Calibration
 from ..prompt_backlog import PromptBacklog
 from ..tree import CandidateTree, IntArray
-from ..tree_batch import TreeBatch, tree_in
+from ..tree_batch import TreeBatch, new_tree, set_source
 from ..untouched import untouched_zeros
 from . import _after_kernels as after
 from . import _draft_kernels as drafting
@@ -203,7 +203,9 @@ class NgramDrafter:
                 self._next_tree = row + 1
                 room, arena, floats = self._room, self._arena, self._floats
                 self._draft(arena, floats, alone, max_nodes, max_depth, row, room.nodes, room.probs)
-                return [tree_in(room, row)]
+                tree = new_tree()
+                set_source(tree, (room, row))
+                return [tree]
         if not request_ids or max_nodes <= 0 or max_depth <= 0:
             check_budget(max_nodes, max_depth)
             self._backlog.begin_step()

@@ -7,7 +7,7 @@ Chat prompts, greedy, three ways in turn and in another order each round: transf
         --out never_slower.json --seconds 300
 
 CHAT.jsonl has a prompt a line (``prompt``, with the chat template in it). The script stops after
-``--seconds`` and goes on where it stopped when started again; each start rewrites the summary.
+``--seconds`` and goes on where it stopped when started again.
 On a machine that others share, --threads 1 --clock cpu compares processor times (the gate itself
 goes by the wall clock all the same, with all its noise).
 A ratio is plain's median time over auto's, of one group of prompts; below 1 auto is slower.
@@ -128,6 +128,29 @@ def summarize(entries: list[dict[str, Any]]) -> dict[str, Any]:
     return {"median_by_batch": medians, "groups": rows}
 
 
+def report(arguments: argparse.Namespace, entries: list[dict[str, Any]], left: int) -> str:
+    """Return the JSON of what was measured so far."""
+    content = {
+        "machine": {"processor": processor_name(), "threads": arguments.threads},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "freedraft": freedraft.__version__,
+        },
+        "date": time.strftime("%Y-%m-%d"),
+        "load_average": os.getloadavg(),
+        "model": Path(arguments.model).name,
+        "fast_path": arguments.fast_path,
+        "clock": arguments.clock,
+        "max_new_tokens": arguments.max_new_tokens,
+        "units_left": left,
+        "summary": summarize(entries),
+        "entries": entries,
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="folder of a transformers causal language model")
@@ -168,26 +191,10 @@ def main() -> None:
         entries.append({"batch": batch, "group": group, "round": number, "same_text": same, **runs})
         ratio = runs["plain"]["seconds"] / runs["auto"]["seconds"]
         print(f"batch {batch} group {group} round {number}: {ratio:.3f}", flush=True)
-    content = {
-        "machine": {"processor": processor_name(), "threads": arguments.threads},
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "freedraft": freedraft.__version__,
-        },
-        "date": time.strftime("%Y-%m-%d"),
-        "load_average": os.getloadavg(),
-        "model": Path(arguments.model).name,
-        "fast_path": arguments.fast_path,
-        "clock": arguments.clock,
-        "max_new_tokens": arguments.max_new_tokens,
-        "units_left": len(units) - len(entries),
-        "summary": summarize(entries) if entries else {},
-        "entries": entries,
-    }
-    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
-    print(json.dumps(content["summary"], indent=1))
+        done.add((batch, group, number))
+        left = sum(unit not in done for unit in units)
+        arguments.out.write_text(report(arguments, entries, left))
+    print(json.dumps(summarize(entries), indent=1))
 
 
 if __name__ == "__main__":

@@ -42,9 +42,7 @@ _MIB = 1 << 20
 # CPU took 1.35 at 17 tokens and 1.85 at 33 (SmolLM2-135M, float32).
 _TOKENS_THAT_DOUBLE = 128
 _TOKENS_THAT_DOUBLE_ON_CPU = 48
-# Engines have few tokens in a step that cost next to nothing, so that a large margin would leave
-# out even those.
-_MARGIN = 0.05
+_MAX_LOSS = 0.01  # of the time; more than that drafts must not lose against plain decoding
 _LEAST_POOL_MIB = 1
 # Prompts are indexed in slices, so that no step of all requests waits for long ones: about 1.5 ms.
 _SLICE_TOKENS = 2048
@@ -219,7 +217,7 @@ def create_engine_budget(config: EngineConfig, on_cpu: bool = False) -> PooledBu
         costs: StepCosts | TokenCosts = StepCosts(read_calibration(config.calibration))
     else:
         costs = TokenCosts(_TOKENS_THAT_DOUBLE_ON_CPU if on_cpu else _TOKENS_THAT_DOUBLE)
-    settings = BudgetConfig(layout=FLAT, schedule=config.schedule, margin=_MARGIN)
+    settings = BudgetConfig(layout=FLAT, schedule=config.schedule, max_loss=_MAX_LOSS)
     return PooledBudget(costs, settings)
 
 

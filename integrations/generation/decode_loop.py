@@ -164,6 +164,7 @@ class DecodeLoop:
             num_top_ids = 0  # what they lead to would not be verified
         walks = self._walks(rows, trees, logits, num_top_ids, is_prefill)
         results = [row_walk.emit() for row_walk in walks]
+        reports = []
         for row, tree, result in zip(rows, trees, results, strict=True):
             report = StepReport(
                 row.index, tuple(result.token_ids), len(result.accepted), tree.num_nodes
@@ -173,9 +174,11 @@ class DecodeLoop:
             kept.append(result.accepted[: len(result.token_ids) - 1])
             if self._budget is not None:
                 self._budget.record_outcome(row.index, tree, len(result.accepted), result.token_ids)
-            if self._on_step is not None:
-                self._on_step(report)
+            reports.append(report)
         self._tell_drafter(rows, trees, walks, results, num_top_ids, ids)
+        if self._on_step is not None:
+            for report in reports:
+                self._on_step(report)
         return kept
 
     def _tell_drafter(

@@ -2,8 +2,7 @@
 
 The engine calls the draft model once a step with all tokens so far and verifies the chain that it
 returns. It says neither which request the tokens belong to nor what was accepted: both are read off
-the tokens. It imports the engine's package only to ask about the model's kind, so it needs neither
-torch nor transformers.
+the tokens. It needs neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from .budget import BudgetConfig, Calibration, StepCosts, load_calibration
 from .chain_budget import RoundChainBudget
 from .draft_naps import DraftNaps
 from .llama_cpp_costs import measure_costs
+from .llama_cpp_model import check_model, end_ids_of
 from .request_book import RequestBook
 from .statistics import GenerationStatistics
 
@@ -197,7 +197,7 @@ def attach(
         ValueError: the model is recurrent or hybrid, ``logits_all`` is not set, the drafter's name
             or the calibration is unknown.
     """
-    _check_model(llama)
+    check_model(llama)
     config = LlamaDraftConfig() if config is None else config
     if config.calibration is None:
         calibration = measure_costs(llama)
@@ -206,7 +206,7 @@ def attach(
     source = create_drafter(drafter) if isinstance(drafter, str) else drafter
     sizes = int(llama.n_vocab()), int(llama.n_ctx())
     _touch(source, sizes[0], config.namespace)
-    draft = LlamaDraft(source, *sizes, calibration, config, _end_ids(llama))
+    draft = LlamaDraft(source, *sizes, calibration, config, end_ids_of(llama))
     llama.draft_model = draft
     return draft
 
@@ -223,34 +223,3 @@ def _touch(drafter: Drafter, vocab_size: int, namespace: str) -> None:
         book.sync(_TRIAL, tokens, space)
         book.propose([_TRIAL], 1, [1])
         book.release(_TRIAL)
-
-
-def _end_ids(llama: Any) -> frozenset[int]:
-    """Return the tokens at which the engine ends a text."""
-    import llama_cpp  # pyright: ignore[reportMissingImports]
-
-    vocab = llama_cpp.llama_model_get_vocab(llama.model)
-    ends = llama_cpp.llama_vocab_is_eog
-    return frozenset(token for token in range(int(llama.n_vocab())) if ends(vocab, token))
-
-
-def _check_model(llama: Any) -> None:
-    import llama_cpp  # pyright: ignore[reportMissingImports]
-
-    for kind in ("recurrent", "hybrid"):
-        if getattr(llama_cpp, f"llama_model_is_{kind}")(llama.model):
-            raise ValueError(
-                f"expected a model whose cache can be cut back to the accepted tokens, got a "
-                f"{kind} one: llama.cpp would go on from rejected drafts without a word"
-            )
-    rows, needed = llama.scores.shape[0], int(llama.n_ctx())
-    if rows >= needed and getattr(llama, "_logits_all", True):
-        return
-    hint = ""
-    if rows < needed and getattr(llama, "_logits_all", False):
-        hint = f"; llama.cpp rounds n_ctx up to {needed}: pass that"
-    raise ValueError(
-        f"expected Llama(..., logits_all=True) with the logits of all of its {needed} tokens, got "
-        f"one with those of {rows}: drafts could not be compared, and longer prompts would fail"
-        f"{hint}"
-    )

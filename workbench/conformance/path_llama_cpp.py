@@ -16,6 +16,8 @@ import numpy as np
 from ...drafters import CandidateTree, Drafter, RequestId, create_drafter
 from ...integrations import llama_cpp_adapter
 from ...integrations.budget import Calibration
+from ...integrations.chain_budget import RoundChainBudget
+from ...integrations.draft_naps import DraftNaps
 from .contract import Feature, Outcome, Request, Skipped
 from .drafters import SwitchDrafter
 
@@ -71,7 +73,10 @@ class LlamaCppPath:
             seconds=np.array([[[1.0, 1.01, 1.02, 1.03]]]),
         )
         config = llama_cpp_adapter.LlamaDraftConfig(max_length=_MOST_NODES, calibration=flat)
-        with patch.object(llama_cpp_adapter, "RoundChainBudget", _Uncut):
+        with (
+            patch.object(llama_cpp_adapter, "RoundChainBudget", _Uncut),
+            patch.object(llama_cpp_adapter, "DraftNaps", _Awake),
+        ):
             self._draft = llama_cpp_adapter.attach(self._llama, self._switch, config)
         self._generate = self._llama.generate
         self._seen: list[int] = []
@@ -169,25 +174,23 @@ class LlamaCppPath:
             yield token
 
 
-class _Uncut:
-    """In the place of the node budget: verifies all that is proposed, whatever it costs."""
+class _Uncut(RoundChainBudget):
+    """Verifies all that is proposed, whatever it costs."""
 
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def allowances(self, request_ids: Sequence[RequestId], deepest: int) -> list[int]:
-        return [deepest] * len(request_ids)
+    def allowances(self, request_ids: Sequence[RequestId], max_nodes: int) -> list[int]:
+        return [max_nodes] * len(request_ids)
 
     def cut(
-        self, request_ids: Sequence[RequestId], trees: Sequence[CandidateTree]
+        self,
+        request_ids: Sequence[RequestId],
+        trees: Sequence[CandidateTree],
+        num_left: Sequence[int] | None = None,
     ) -> list[CandidateTree]:
         return [tree.best_chain() for tree in trees]
 
-    def record_step(self, *_: object) -> None:
-        pass
 
-    def record_outcome(self, *_: object) -> None:
-        pass
+class _Awake(DraftNaps):
+    """Has the drafter asked at every step."""
 
-    def forget(self, *_: object) -> None:
-        pass
+    def sleep(self) -> bool:
+        return False

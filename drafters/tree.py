@@ -374,28 +374,4 @@ def _as_int32(name: str, values: npt.ArrayLike) -> IntArray:
     return array.astype(np.int32)
 
 
-# Frozen, so that its own constructor sets every field by a detour; these are its slots.
-_set_token_ids = CandidateTree.__dict__["token_ids"].__set__
-_set_parents = CandidateTree.__dict__["parents"].__set__
-_set_probs = CandidateTree.__dict__["probs"].__set__
-_set_draft_probs = CandidateTree.__dict__["draft_probs"].__set__
-
-
-def set_tree_arrays(
-    tree: CandidateTree, token_ids: IntArray, parents: IntArray, probs: FloatArray
-) -> None:
-    """Fill a tree that has no fields yet with a kernel's arrays, without a check.
-
-    Args:
-        tree: mutated.
-        token_ids: ``(num_nodes,)`` int32.
-        parents: ``(num_nodes,)`` int32.
-        probs: ``(num_nodes,)`` float32.
-    """
-    _set_token_ids(tree, token_ids)
-    _set_parents(tree, parents)
-    _set_probs(tree, probs)
-    _set_draft_probs(tree, None)
-
-
 _EMPTY = CandidateTree(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32))

@@ -10,7 +10,13 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from .base import RequestId
-from .tree import CandidateTree, FloatArray, IntArray, set_tree_arrays
+from .tree import CandidateTree, FloatArray, IntArray
+
+# Trees are frozen, so that their own constructor sets every field by a detour; these are its slots.
+_set_token_ids = CandidateTree.__dict__["token_ids"].__set__
+_set_parents = CandidateTree.__dict__["parents"].__set__
+_set_probs = CandidateTree.__dict__["probs"].__set__
+_set_draft_probs = CandidateTree.__dict__["draft_probs"].__set__
 
 
 @dataclass(slots=True, eq=False)
@@ -56,12 +62,10 @@ class DraftedTree(CandidateTree):
         nodes, probs = batch.nodes[row], batch.probs[row]
         size = nodes.item(0)
         parents_at = 1 + probs.size
-        set_tree_arrays(
-            self,
-            nodes[1 : 1 + size],
-            nodes[parents_at : parents_at + size],
-            probs[:size],
-        )
+        _set_token_ids(self, nodes[1 : 1 + size])
+        _set_parents(self, nodes[parents_at : parents_at + size])
+        _set_probs(self, probs[:size])
+        _set_draft_probs(self, None)
         return object.__getattribute__(self, name)
 
 

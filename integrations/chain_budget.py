@@ -52,7 +52,6 @@ class RoundChainBudget(PooledBudget):
         dearest = float(costs.relative(1, self._lengths[-1] + 1)) - 1
         self._chain_account = DraftAccount(max(dearest, _LEAST_DEPOSIT))
         self._end_ids = frozenset(end_ids)
-        self._num_requests = 1  # of the last cut
         self._idle_steps = 0  # in a row with candidates of which none was verified
         self._patience = 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -14,53 +13,13 @@ from ..drafters.base import as_token_ids
 from ..drafters.tree import IntArray, accepted_path
 from .budget import PooledBudget
 from .draft_guard import DraftGuard
+from .request_entry import WINDOW, RequestEntry
 from .request_naps import RequestNaps
 from .statistics import GenerationStatistics
 
 _NO_TOKEN = -1  # what a drafter sees in the place of an id that it must neither match nor propose
 _NOTHING = np.zeros(0, np.int32)
 _FEW = 32  # tokens: what a step brings is looked at one by one, which is faster
-_WINDOW = 64  # tokens before a text's end that are compared to recognise the text again
-
-
-@dataclass(slots=True)
-class _Entry:
-    """One request: its text as the engine last told it, and what was last proposed for it.
-
-    While it naps the drafter is not told of new tokens, nor are they compared with anything.
-    """
-
-    namespace: str
-    tokens: IntArray  # (capacity,) int32, the engine's own ids, the first num_tokens are valid
-    num_tokens: int
-    num_prompt_tokens: int
-    proposed: CandidateTree = field(default_factory=CandidateTree.empty)
-    naps: RequestNaps | None = None
-    num_counted: int = 0  # tokens that are in the statistics, or were there before
-    recent: list[int] = field(default_factory=list)  # the last _WINDOW tokens
-    is_asleep: bool = False
-    missed: list[int] = field(default_factory=list)  # tokens that came during the nap
-
-    def wake(self) -> None:
-        """Follow the text again; what was missed is read from there."""
-        self.is_asleep = False
-        self.missed.clear()
-
-    def cut(self, length: int) -> None:
-        """Keep the first tokens only."""
-        self.num_tokens = length
-        self.recent = self.tokens[max(0, length - _WINDOW) : length].tolist()
-
-    def append(self, new: IntArray) -> None:
-        """Add tokens; the buffer doubles when it is full."""
-        stop = self.num_tokens + new.size
-        if stop > self.tokens.size:
-            grown = np.empty(max(stop, 2 * self.tokens.size), np.int32)
-            grown[: self.num_tokens] = self.tokens[: self.num_tokens]
-            self.tokens = grown
-        self.tokens[self.num_tokens : stop] = new
-        self.num_tokens = stop
-        self.recent = [*self.recent, *new[-_WINDOW:].tolist()][-_WINDOW:]
 
 
 class RequestBook:
@@ -106,7 +65,7 @@ class RequestBook:
         self._budget = budget
         self._naps = naps
         self._num_rounds = 0  # calls for proposals, by which naps are timed
-        self._entries: dict[RequestId, _Entry] = {}
+        self._entries: dict[RequestId, RequestEntry] = {}
         self.statistics = GenerationStatistics()
 
     def __len__(self) -> int:
@@ -208,7 +167,9 @@ class RequestBook:
         """Stop drafting for a request, until it is released, because of a fault met elsewhere."""
         if self.is_switched_off(request_id):
             return
-        entry = self._entries.setdefault(request_id, _Entry(DEFAULT_NAMESPACE, _NOTHING, 0, 0))
+        entry = self._entries.setdefault(
+            request_id, RequestEntry(DEFAULT_NAMESPACE, _NOTHING, 0, 0)
+        )
         entry.proposed = CandidateTree.empty()
         self._guard.switch_off(request_id, error)
         self._count_faults()
@@ -236,7 +197,9 @@ class RequestBook:
         entry = self._entries.get(request_id)
         return entry is not None and entry.is_asleep
 
-    def _naps_on(self, entry: _Entry, token_ids: npt.ArrayLike, size: int, namespace: str) -> bool:
+    def _naps_on(
+        self, entry: RequestEntry, token_ids: npt.ArrayLike, size: int, namespace: str
+    ) -> bool:
         """Return whether a request is left alone at this step; then only its tokens are counted."""
         if entry.naps is None or size <= entry.num_counted or namespace != entry.namespace:
             return False
@@ -249,19 +212,19 @@ class RequestBook:
         self._count_step(entry, size)
         return True
 
-    def _count_step(self, entry: _Entry, num_tokens: int) -> None:
+    def _count_step(self, entry: RequestEntry, num_tokens: int) -> None:
         self.statistics.steps += 1
         self.statistics.emitted += max(num_tokens - entry.num_counted, 0)
         entry.num_counted = num_tokens
 
     def _is_continued(
-        self, entry: _Entry, token_ids: npt.ArrayLike, size: int, namespace: str
+        self, entry: RequestEntry, token_ids: npt.ArrayLike, size: int, namespace: str
     ) -> bool:
         """Return whether the text begins with the entry's, as far as its end can tell."""
         stop = entry.num_tokens
         if size < stop or namespace != entry.namespace:
             return False
-        window = token_ids[max(0, stop - _WINDOW) : stop]  # type: ignore[index]
+        window = token_ids[max(0, stop - WINDOW) : stop]  # type: ignore[index]
         return bool(np.asarray(window).tolist() == entry.recent)
 
     def _start(
@@ -277,7 +240,7 @@ class RequestBook:
             self._budget.forget(request_id)
         num_prompt = tokens.size if num_prompt_tokens is None else num_prompt_tokens
         num_prompt = min(max(num_prompt, 0), tokens.size)
-        entry = _Entry(namespace, np.empty(tokens.size, np.int32), 0, num_prompt)
+        entry = RequestEntry(namespace, np.empty(tokens.size, np.int32), 0, num_prompt)
         entry.append(tokens)
         entry.num_counted = tokens.size
         if self._naps:
@@ -297,7 +260,7 @@ class RequestBook:
     def _rewrite(
         self,
         request_id: RequestId,
-        entry: _Entry,
+        entry: RequestEntry,
         tokens: IntArray,
         num_prompt_tokens: int | None,
     ) -> None:
@@ -321,7 +284,7 @@ class RequestBook:
         self._count_faults()
 
     def _advance(
-        self, request_id: RequestId, entry: _Entry, new: IntArray, num_verified: int | None
+        self, request_id: RequestId, entry: RequestEntry, new: IntArray, num_verified: int | None
     ) -> None:
         """Take in one step's tokens: count, report what was accepted, then extend."""
         tree = entry.proposed

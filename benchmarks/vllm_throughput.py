@@ -3,8 +3,9 @@
 Real vLLM on the CPU, float32, greedy; each method in a process of its own, which waits while the
 others work. Interleaved: each cell (a prompt alone, or a batch of 8) runs with every method in
 turn, in another order each round. Every method is cold: it drafts from its own request only, and
-prefix caching is off. The figures are ratios of median tokens/s to `off`, by the clock and by the
-process's CPU time, which other work on the machine disturbs less.
+prefix caching is off. The figures are ratios of median tokens/s to `off`: by the clock, by the
+process's CPU time, which other work on the machine disturbs less, and by the clock from the first
+token on, without the prompt, whose time is the same for all methods.
 
     python benchmarks/vllm_throughput.py --model FOLDER --raw raw.json --minutes 5
     python benchmarks/vllm_throughput.py --raw raw.json --json vllm_throughput.json
@@ -91,6 +92,7 @@ def run_cells(
             answers[name] = {
                 "seconds": answer["seconds"],
                 "cpu_seconds": answer["cpu_seconds"],
+                "decode_seconds": answer["decode_seconds"],
                 "tokens": sum(len(row[0]) for row in answer["token_ids"]),
                 "counts": answer["counts"],
                 "hash": hash(str(answer["token_ids"])),
@@ -105,8 +107,14 @@ def summarize(raw: dict[str, Any]) -> dict[str, Any]:
     """Return for each cell the median tokens/s of `off` and the other methods' ratios to it."""
     seconds = speed_ratios(raw, "seconds")
     cpu_seconds = speed_ratios(raw, "cpu_seconds")
+    decode_seconds = speed_ratios(raw, "decode_seconds")
     table = {
-        cell: {**row, "cpu_ratio": cpu_seconds[cell]["ratio"]} for cell, row in seconds.items()
+        cell: {
+            **row,
+            "cpu_ratio": cpu_seconds[cell]["ratio"],
+            "decode_ratio": decode_seconds[cell]["ratio"],
+        }
+        for cell, row in seconds.items()
     }
     return {"cells": table, "identical_output": all(entry["identical"] for entry in raw.values())}
 

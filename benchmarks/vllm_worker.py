@@ -143,6 +143,11 @@ def chosen_logprobs(outputs: list[Any]) -> list[list[float]]:
     ]
 
 
+def decode_seconds(metrics: list[Any]) -> float:
+    """Return the time from the first request's first token to the last request's last one."""
+    return float(max(m.last_token_ts for m in metrics) - min(m.first_token_ts for m in metrics))
+
+
 def serve(model: str, arguments: dict[str, Any]) -> None:
     """Answer jobs from standard input until it ends."""
     from vllm import LLM
@@ -166,6 +171,7 @@ def serve(model: str, arguments: dict[str, Any]) -> None:
         answer = {
             "seconds": time.perf_counter() - started_at,
             "cpu_seconds": time.process_time() - cpu_at,
+            "decode_seconds": decode_seconds([output.metrics for output in outputs]),
             "token_ids": [[list(one.token_ids) for one in output.outputs] for output in outputs],
             "logprobs": [chosen_logprobs(output.outputs) for output in outputs],
             "counts": read_counts(),

@@ -8,6 +8,7 @@ import numpy as np
 
 from freedraft.drafters.edit import _align_kernels as align
 from freedraft.drafters.edit import _source_kernels as source
+from freedraft.drafters.edit import _substitute_kernels as substitute_kernels
 from freedraft.drafters.edit import _tree_kernels as tree_kernels
 from freedraft.drafters.tree import CandidateTree
 
@@ -296,13 +297,13 @@ class EditOracle:
                 or place + size >= length
                 or self.tokens[place : place + size] != self.tokens[edit.start : edit.stop]
                 or context < 1
-                or context + size < tree_kernels.MIN_CONTEXT
+                or context + size < substitute_kernels.MIN_CONTEXT
                 or replacement[:begun] != written
             ):
                 continue
             target = place + size
             begin = edit.new_start + begun if begun < len(replacement) else target
-            strength = context + size + begun + tree_kernels.REPEAT * edit.times
+            strength = context + size + begun + substitute_kernels.REPEAT * edit.times
             agreed = min(strength, align.MAX_MATCH)
             kind = source.SURE_SUBSTITUTE if sure else source.SUBSTITUTE
             added = Source(begin, kind, agreed, edit.new_stop, target)

@@ -3,7 +3,8 @@
 One request lives in two places. Its **text** is an extent of the store: ``capacity`` tokens, then
 for each level the place before each place with the same k-gram, then the newest place of each
 hash bucket. Its **slot** is one row of a table: a header, the alignments, the edits seen so far
-and the sources of the last proposal.
+and the sources of the last proposal. Kernels take the table flat and find their way by offsets:
+``text`` is where an extent begins, ``slot`` where a row does.
 
 An alignment follows one earlier stretch of the text that the output copies. It has a position (the
 token it expects next) while the copy goes on. Where the output leaves it, the expected place
@@ -12,12 +13,15 @@ becomes its anchor, and the alignment looks ahead from there for the place where
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
-from .._jit import compile_once, kernel
+from .._jit import compile_once, kernel, prefetch, u
 
 IntArray = npt.NDArray[np.int32]
+Append = Callable[[IntArray, IntArray, int, IntArray, bool], None]
 
 NONE = -1
 LEVELS = (4, 2, 1)
@@ -60,77 +64,104 @@ MAX_WINDOW = 400
 """Tokens behind the anchor that are searched for the place where the copy resumes."""
 MIN_PATIENCE = 16
 """An alignment is given up after this many tokens, and as many more as it has predicted."""
+BLOCK = 64
+"""Tokens whose buckets are asked for before the first of them is entered."""
 MAX_REPLACED = 12
 MAX_REPLACEMENT = 16
 """Longest edit that is remembered, in tokens."""
 
 
 @kernel
-def bucket_of(tokens: IntArray, stop: int, length: int, capacity: int) -> int:
+def bucket_of(store: IntArray, text: int, stop: int, length: int, capacity: int) -> int:
     """Return the bucket of the k-gram before ``stop``; NONE when it holds a negative id."""
-    mixed = np.int64(0)
+    mixed = 0
     for place in range(stop - length, stop):
-        token = np.int64(tokens[place])
+        token = int(store[u(text + place)])
         if token < 0:
             return NONE
         # below 2**31 times below 2**32: never overflows an int64
-        mixed = ((mixed ^ token) * np.int64(0x9E3779B1)) & np.int64(0x7FFFFFFF)
-        mixed ^= mixed >> np.int64(15)
-    return int(mixed & (capacity - 1))
+        mixed = ((mixed ^ token) * 0x9E3779B1) & 0x7FFFFFFF
+        mixed ^= mixed >> 15
+    return mixed & (capacity - 1)
 
 
 @kernel
-def agreement(tokens: IntArray, one: int, other: int) -> int:
+def agreement(store: IntArray, text: int, one: int, other: int) -> int:
     """Return how many tokens before ``one`` equal those before ``other``, at most MAX_MATCH."""
     length = 0
     limit = min(MAX_MATCH, one, other)
     while length < limit:
-        token = tokens[one - 1 - length]
-        if token < 0 or token != tokens[other - 1 - length]:
+        token = store[u(text + one - 1 - length)]
+        if token < 0 or token != store[u(text + other - 1 - length)]:
             break
         length += 1
     return length
 
 
 @kernel
-def index_token(text: IntArray, stop: int) -> None:
-    """Enter the k-grams that end before ``stop`` into the chains."""
-    capacity = text.shape[1]
-    for level in range(NUM_LEVELS):
-        length = LEVELS[level]
-        text[1 + level, stop - 1] = NONE
-        if stop >= length:
-            bucket = bucket_of(text[0], stop, length, capacity)
-            if bucket >= 0:
-                text[1 + level, stop - 1] = text[1 + NUM_LEVELS + level, bucket]
-                text[1 + NUM_LEVELS + level, bucket] = stop - 1
+def index_tokens(store: IntArray, text: int, capacity: int, start: int, stop: int) -> None:
+    """Enter the k-grams that end behind the places ``start..stop - 1`` into the chains.
+
+    The buckets lie anywhere, so those of a block are asked for before the first is looked at. Each
+    waits where its place will have its chain.
+    """
+    for begin in range(start, stop, BLOCK):
+        end = min(begin + BLOCK, stop)
+        for place in range(begin, end):
+            for level in range(NUM_LEVELS):
+                length = LEVELS[level]
+                bucket = NONE
+                if place + 1 >= length:
+                    bucket = bucket_of(store, text, place + 1, length, capacity)
+                if bucket >= 0:
+                    bucket += text + (1 + NUM_LEVELS + level) * capacity
+                    prefetch(store, u(bucket))
+                    bucket -= text
+                store[u(text + (1 + level) * capacity + place)] = bucket
+        for place in range(begin, end):
+            for level in range(NUM_LEVELS):
+                chain = text + (1 + level) * capacity + place
+                bucket = int(store[u(chain)])
+                if bucket >= 0:
+                    store[u(chain)] = store[u(text + bucket)]
+                    store[u(text + bucket)] = place
 
 
 @kernel
-def times_made(tokens: IntArray, header: IntArray, edits: IntArray, edit: IntArray) -> int:
+def times_made(store: IntArray, text: int, slots: IntArray, slot: int, edit: IntArray) -> int:
     """Return how many times the tokens that ``edit`` replaces were replaced by the same before."""
-    number = header[NUM_EDITS]
+    number = int(slots[u(slot + NUM_EDITS)])
     for back in range(min(number, MAX_EDITS)):
-        other = edits[(number - 1 - back) % MAX_EDITS]
+        other = slot + EDITS_AT + EDIT_FIELDS * ((number - 1 - back) % MAX_EDITS)
         same = True
         for side in range(0, 4, 2):
-            size = edit[side + 1] - edit[side]
-            same = same and size == other[side + 1] - other[side]
+            start, earlier = int(edit[u(side)]), int(slots[u(other + side)])
+            size = int(edit[u(side + 1)]) - start
+            same = same and size == int(slots[u(other + side + 1)]) - earlier
             for index in range(size if same else 0):
-                same = same and tokens[edit[side] + index] == tokens[other[side] + index]
+                same = same and (store[u(text + start + index)] == store[u(text + earlier + index)])
         if same:
-            return int(other[4]) + 1
+            return int(slots[u(other + 4)]) + 1
     return 0
 
 
 @kernel
-def remember_edit(tokens: IntArray, alignment: IntArray, header: IntArray, edits: IntArray) -> None:
-    """Note what the output put in place of what, now that the copy has resumed for certain."""
-    length = header[LENGTH]
-    start = alignment[ANCHOR]
-    stop = alignment[POSITION] - alignment[RUN]
-    new_start = length - alignment[GAP]
-    new_stop = length - alignment[RUN]
+def remember_edit(
+    store: IntArray, text: int, slots: IntArray, slot: int, at: int, length: int
+) -> None:
+    """Note what the output put in place of what, now that the copy has resumed for certain.
+
+    Args:
+        store: the texts.
+        text: where the request's begins.
+        slots: the table; the alignment and the edits are changed.
+        slot: where the request's row begins.
+        at: where the alignment does.
+        length: tokens of the text.
+    """
+    run = int(slots[u(at + RUN)])
+    start, stop = int(slots[u(at + ANCHOR)]), int(slots[u(at + POSITION)]) - run
+    new_start, new_stop = length - int(slots[u(at + GAP)]), length - run
     # The tokens that agree may reach back over the edit where a text repeats itself: the same
     # edit, told as one that begins at the anchor.
     if stop < start:
@@ -139,181 +170,199 @@ def remember_edit(tokens: IntArray, alignment: IntArray, header: IntArray, edits
     if new_stop < new_start:
         stop += new_start - new_stop
         new_stop = new_start
-    alignment[ANCHOR] = NONE
-    alignment[GAP] = 0
-    replaced = stop - start
-    replacement = new_stop - new_start
+    slots[u(at + ANCHOR)] = NONE
+    slots[u(at + GAP)] = 0
+    replaced, replacement = stop - start, new_stop - new_start
     if replaced + replacement > 0 and replaced <= MAX_REPLACED and replacement <= MAX_REPLACEMENT:
         edit = np.array([start, stop, new_start, new_stop, 0], np.int32)
-        edit[4] = times_made(tokens, header, edits, edit)
-        edits[header[NUM_EDITS] % MAX_EDITS] = edit
-        header[NUM_EDITS] += 1
+        edit[4] = times_made(store, text, slots, slot, edit)
+        number = int(slots[u(slot + NUM_EDITS)])
+        row = slot + EDITS_AT + EDIT_FIELDS * (number % MAX_EDITS)
+        slots[row : row + EDIT_FIELDS] = edit
+        slots[u(slot + NUM_EDITS)] = number + 1
 
 
 @kernel
-def resume(alignment: IntArray, tokens: IntArray, length: int) -> None:
-    """Look from the anchor on for the place that the output copies now."""
-    anchor = alignment[ANCHOR]
-    stop = min(anchor + min(MAX_WINDOW, MIN_PATIENCE + alignment[COPIED]), length)
-    last = tokens[length - 1]
+def resume(store: IntArray, text: int, slots: IntArray, at: int, length: int) -> None:
+    """Look from the anchor of the alignment at ``at`` on for the place that the output copies."""
+    anchor = int(slots[u(at + ANCHOR)])
+    stop = min(anchor + min(MAX_WINDOW, MIN_PATIENCE + int(slots[u(at + COPIED)])), length)
+    last = store[u(text + length - 1)]
     best_score = 0
     for place in range(max(anchor, 1), stop):
-        if tokens[place - 1] == last:
-            run = agreement(tokens, place, length)
+        if store[u(text + place - 1)] == last:
+            run = agreement(store, text, place, length)
             score = 64 * run - (place - anchor)
             if run >= MIN_RESUME and score > best_score:
                 best_score = score
-                alignment[POSITION] = place
-                alignment[RUN] = run
+                slots[u(at + POSITION)] = place
+                slots[u(at + RUN)] = run
 
 
 @kernel
-def follow(tokens: IntArray, header: IntArray, alignments: IntArray, edits: IntArray) -> None:
-    """Move every alignment over the last token."""
-    length = header[LENGTH]
-    last = tokens[length - 1]
+def clear_alignment(slots: IntArray, at: int) -> None:
+    """Set all fields of an alignment to NONE."""
+    for field in range(ALIGNMENT_FIELDS):
+        slots[u(at + field)] = NONE
+
+
+@kernel
+def follow(store: IntArray, text: int, slots: IntArray, slot: int, length: int) -> None:
+    """Move every alignment over the last of ``length`` tokens."""
+    last = store[u(text + length - 1)]
     for row in range(NUM_ALIGNMENTS):
-        alignment = alignments[row]
-        position = alignment[POSITION]
-        if position < 0 and alignment[ANCHOR] < 0:
+        at = slot + ALIGNMENTS_AT + ALIGNMENT_FIELDS * row
+        position, anchor = int(slots[u(at + POSITION)]), int(slots[u(at + ANCHOR)])
+        if position < 0 and anchor < 0:
             continue
-        if position >= 0 and last >= 0 and tokens[position] == last:
-            alignment[POSITION] += 1
-            alignment[RUN] += 1
-            alignment[COPIED] += 1
-            alignment[TOUCHED] = length
-            if alignment[ANCHOR] >= 0:
-                alignment[GAP] += 1
+        if position >= 0 and last >= 0 and store[u(text + position)] == last:
+            slots[u(at + POSITION)] = position + 1
+            slots[u(at + RUN)] += 1
+            slots[u(at + COPIED)] += 1
+            slots[u(at + TOUCHED)] = length
+            if anchor >= 0:
+                slots[u(at + GAP)] += 1
         else:
-            if alignment[ANCHOR] < 0:
-                alignment[ANCHOR] = position
-            alignment[GAP] += 1
-            alignment[POSITION] = NONE
-            alignment[RUN] = 0
-            if alignment[GAP] > MIN_PATIENCE + alignment[COPIED]:
-                alignment[:] = NONE
+            if anchor < 0:
+                slots[u(at + ANCHOR)] = position
+            slots[u(at + GAP)] += 1
+            slots[u(at + POSITION)] = NONE
+            slots[u(at + RUN)] = 0
+            if slots[u(at + GAP)] > MIN_PATIENCE + slots[u(at + COPIED)]:
+                clear_alignment(slots, at)
                 continue
-            resume(alignment, tokens, length)
-        if alignment[ANCHOR] >= 0 and alignment[RUN] >= TRUSTED_RUN:
-            remember_edit(tokens, alignment, header, edits)
+            resume(store, text, slots, at, length)
+        if slots[u(at + ANCHOR)] >= 0 and slots[u(at + RUN)] >= TRUSTED_RUN:
+            remember_edit(store, text, slots, slot, at, length)
 
 
 @kernel
-def drop_twins(alignments: IntArray) -> None:
+def drop_twins(slots: IntArray, slot: int) -> None:
     """Where two alignments have met, keep the one that has predicted more."""
-    for row in range(NUM_ALIGNMENTS):
-        for other in range(NUM_ALIGNMENTS):
+    first = slot + ALIGNMENTS_AT
+    stop = first + NUM_ALIGNMENTS * ALIGNMENT_FIELDS
+    for at in range(first, stop, ALIGNMENT_FIELDS):
+        for other in range(first, stop, ALIGNMENT_FIELDS):
             if (
-                row != other
-                and alignments[row, POSITION] >= 0
-                and alignments[row, POSITION] == alignments[other, POSITION]
-                and alignments[row, COPIED] >= alignments[other, COPIED]
+                at != other
+                and slots[u(at + POSITION)] >= 0
+                and slots[u(at + POSITION)] == slots[u(other + POSITION)]
+                and slots[u(at + COPIED)] >= slots[u(other + COPIED)]
             ):
-                alignments[other, :] = NONE
+                clear_alignment(slots, other)
 
 
 @kernel
-def begin_alignment(text: IntArray, length: int, alignments: IntArray) -> None:
+def begin_alignment(
+    store: IntArray, text: int, capacity: int, slots: IntArray, slot: int, length: int
+) -> None:
     """Follow the newest place of the longest k-gram, unless it is followed or agrees too little.
 
     It takes the row that predicted nothing for the longest time, but never the one that has
     predicted most: that is the original.
     """
-    place = text[1, length - 1] + 1
-    while place > 0 and agreement(text[0], place, length) < LEVELS[0]:
-        place = text[1, place - 1] + 1  # another k-gram of the same bucket
-    run = agreement(text[0], place, length)
+    chains = text + capacity - 1
+    place = int(store[u(chains + length)]) + 1
+    first = slot + ALIGNMENTS_AT
+    stop = first + NUM_ALIGNMENTS * ALIGNMENT_FIELDS
+    for at in range(first, stop, ALIGNMENT_FIELDS):
+        if slots[u(at + POSITION)] == place and slots[u(at + RUN)] >= LEVELS[0]:
+            return  # the usual case: no need to compare
+    run = 0
+    while place > 0:
+        run = agreement(store, text, place, length)
+        if run >= LEVELS[0]:
+            break
+        place = int(store[u(chains + place)]) + 1  # another k-gram of the same bucket
     if run < MIN_START:
         return
-    most = 0
-    for row in range(NUM_ALIGNMENTS):
-        if alignments[row, POSITION] == place:
+    most = first
+    for at in range(first, stop, ALIGNMENT_FIELDS):
+        if slots[u(at + POSITION)] == place:
             return
-        if alignments[row, COPIED] > alignments[most, COPIED]:
-            most = row
+        if slots[u(at + COPIED)] > slots[u(most + COPIED)]:
+            most = at
     victim = NONE
-    for row in range(NUM_ALIGNMENTS):
-        if (row != most or alignments[row, COPIED] < 0) and (
-            victim < 0 or alignments[row, TOUCHED] < alignments[victim, TOUCHED]
+    for at in range(first, stop, ALIGNMENT_FIELDS):
+        if (at != most or slots[u(at + COPIED)] < 0) and (
+            victim < 0 or slots[u(at + TOUCHED)] < slots[u(victim + TOUCHED)]
         ):
-            victim = row
-    alignment = alignments[victim]
-    alignment[POSITION] = place
-    alignment[RUN] = run
-    alignment[ANCHOR] = NONE
-    alignment[GAP] = 0
-    alignment[COPIED] = 0
-    alignment[TOUCHED] = length
+            victim = at
+    slots[u(victim + POSITION)] = place
+    slots[u(victim + RUN)] = run
+    slots[u(victim + ANCHOR)] = NONE
+    slots[u(victim + GAP)] = 0
+    slots[u(victim + COPIED)] = 0
+    slots[u(victim + TOUCHED)] = length
 
 
 @kernel
-def append(store: IntArray, slots: IntArray, slot: int, tokens: IntArray, is_output: bool) -> None:
+def append(store: IntArray, slots: IntArray, row: int, tokens: IntArray, is_output: bool) -> None:
     """Append committed tokens to a request whose extent has room for them.
 
     Args:
         store: ``(size,)`` int32, changed.
-        slots: ``(num_slots, SLOT_SIZE)`` int32, changed.
-        slot: the request's row.
+        slots: ``(num_slots * SLOT_SIZE,)`` int32, changed.
+        row: the request's.
         tokens: ``(num_new,)`` int32.
         is_output: whether the tokens are followed by the alignments; a prompt is only indexed.
     """
-    header = slots[slot, :HEADER_SIZE]
-    capacity = np.int64(header[CAPACITY])
-    start = header[BASE]
-    text = store[start : start + NUM_FIELDS * capacity].reshape((NUM_FIELDS, capacity))
-    alignments = slots[slot, ALIGNMENTS_AT:EDITS_AT].reshape((NUM_ALIGNMENTS, ALIGNMENT_FIELDS))
-    edits = slots[slot, EDITS_AT:SOURCES_AT].reshape((MAX_EDITS, EDIT_FIELDS))
-    for token in tokens:
-        text[0, header[LENGTH]] = token
-        header[LENGTH] += 1
-        index_token(text, header[LENGTH])
-        if is_output:
-            follow(text[0], header, alignments, edits)
-            drop_twins(alignments)
-            begin_alignment(text, header[LENGTH], alignments)
+    slot = row * SLOT_SIZE
+    text, capacity = int(slots[u(slot + BASE)]), int(slots[u(slot + CAPACITY)])
+    start = int(slots[u(slot + LENGTH)])
+    stop = start + tokens.size
+    for place in range(start, stop):
+        store[u(text + place)] = tokens[u(place - start)]
+    slots[u(slot + LENGTH)] = stop
+    index_tokens(store, text, capacity, start, stop)
+    if is_output:
+        # That the tokens behind are in the chains already changes nothing: chains lead back.
+        for length in range(start + 1, stop + 1):
+            follow(store, text, slots, slot, length)
+            drop_twins(slots, slot)
+            begin_alignment(store, text, capacity, slots, slot, length)
 
 
 @kernel
-def truncate(store: IntArray, slots: IntArray, slot: int, length: int) -> None:
+def truncate(store: IntArray, slots: IntArray, row: int, length: int) -> None:
     """Forget the tokens from ``length`` on, with all that was concluded from them."""
-    header = slots[slot, :HEADER_SIZE]
-    removed = header[LENGTH] - length
+    slot = row * SLOT_SIZE
+    text, capacity = int(slots[u(slot + BASE)]), int(slots[u(slot + CAPACITY)])
+    removed = int(slots[u(slot + LENGTH)]) - length
     if removed <= 0:
         return
-    capacity = np.int64(header[CAPACITY])
-    start = header[BASE]
-    text = store[start : start + NUM_FIELDS * capacity].reshape((NUM_FIELDS, capacity))
-    for stop in range(header[LENGTH], length, -1):
+    for stop in range(length + removed, length, -1):
         for level in range(NUM_LEVELS):
             if stop >= LEVELS[level]:
-                bucket = bucket_of(text[0], stop, LEVELS[level], text.shape[1])
+                bucket = bucket_of(store, text, stop, LEVELS[level], capacity)
                 if bucket >= 0:
-                    text[1 + NUM_LEVELS + level, bucket] = text[1 + level, stop - 1]
-    header[LENGTH] = length
-    header[PROMPT_LENGTH] = min(header[PROMPT_LENGTH], length)
-    header[NUM_EDITS] = 0
-    header[NUM_SOURCES] = 0
-    alignments = slots[slot, ALIGNMENTS_AT:EDITS_AT].reshape((NUM_ALIGNMENTS, ALIGNMENT_FIELDS))
-    for row in range(NUM_ALIGNMENTS):
-        alignment = alignments[row]
-        if alignment[ANCHOR] < 0 and alignment[RUN] > removed:
-            alignment[POSITION] -= removed
-            alignment[RUN] -= removed
-            alignment[TOUCHED] = length
+                    chain = text + (1 + level) * capacity + stop - 1
+                    store[u(text + (1 + NUM_LEVELS + level) * capacity + bucket)] = store[u(chain)]
+    slots[u(slot + LENGTH)] = length
+    slots[u(slot + PROMPT_LENGTH)] = min(int(slots[u(slot + PROMPT_LENGTH)]), length)
+    slots[u(slot + NUM_EDITS)] = 0
+    slots[u(slot + NUM_SOURCES)] = 0
+    for row_of_table in range(NUM_ALIGNMENTS):
+        at = slot + ALIGNMENTS_AT + ALIGNMENT_FIELDS * row_of_table
+        if slots[u(at + ANCHOR)] < 0 and slots[u(at + RUN)] > removed:
+            slots[u(at + POSITION)] -= removed
+            slots[u(at + RUN)] -= removed
+            slots[u(at + TOUCHED)] = length
         else:
-            alignment[:] = NONE
+            clear_alignment(slots, at)
 
 
-def compile_kernels() -> None:
-    """Compile every kernel for its one signature, callees first."""
-    compile_once(bucket_of, "int64(int32[::1], int64, int64, int64)")
-    compile_once(agreement, "int64(int32[::1], int64, int64)")
-    compile_once(index_token, "void(int32[:, ::1], int64)")
-    compile_once(times_made, "int64(int32[::1], int32[::1], int32[:, ::1], int32[::1])")
-    compile_once(remember_edit, "void(int32[::1], int32[::1], int32[::1], int32[:, ::1])")
-    compile_once(resume, "void(int32[::1], int32[::1], int64)")
-    compile_once(follow, "void(int32[::1], int32[::1], int32[:, ::1], int32[:, ::1])")
-    compile_once(drop_twins, "void(int32[:, ::1])")
-    compile_once(begin_alignment, "void(int32[:, ::1], int64, int32[:, ::1])")
-    compile_once(append, "void(int32[::1], int32[:, ::1], int64, int32[::1], boolean)")
-    compile_once(truncate, "void(int32[::1], int32[:, ::1], int64, int64)")
+def compile_kernels() -> Append:
+    """Compile every kernel for its one signature, callees first; return ``append``."""
+    compile_once(bucket_of, "int64(int32[::1], int64, int64, int64, int64)")
+    compile_once(agreement, "int64(int32[::1], int64, int64, int64)")
+    compile_once(index_tokens, "void(int32[::1], int64, int64, int64, int64)")
+    compile_once(times_made, "int64(int32[::1], int64, int32[::1], int64, int32[::1])")
+    compile_once(remember_edit, "void(int32[::1], int64, int32[::1], int64, int64, int64)")
+    compile_once(resume, "void(int32[::1], int64, int32[::1], int64, int64)")
+    compile_once(clear_alignment, "void(int32[::1], int64)")
+    compile_once(follow, "void(int32[::1], int64, int32[::1], int64, int64)")
+    compile_once(drop_twins, "void(int32[::1], int64)")
+    compile_once(begin_alignment, "void(int32[::1], int64, int64, int32[::1], int64, int64)")
+    compile_once(truncate, "void(int32[::1], int32[::1], int64, int64)")
+    return compile_once(append, "void(int32[::1], int32[::1], int64, int32[::1], boolean)")

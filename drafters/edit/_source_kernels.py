@@ -9,9 +9,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .._jit import compile_once, kernel
+from .._jit import compile_once, kernel, prefetch, u
 from . import _align_kernels as align
 from ._align_kernels import (
+    ALIGNMENT_FIELDS,
+    ALIGNMENTS_AT,
     ANCHOR,
     COPIED,
     GAP,
@@ -21,12 +23,13 @@ from ._align_kernels import (
     MAX_SOURCES,
     NONE,
     NUM_ALIGNMENTS,
-    NUM_FIELDS,
     NUM_LEVELS,
     NUM_SOURCES,
     POSITION,
     PROMPT_LENGTH,
     RUN,
+    SOURCE_FIELDS,
+    SOURCES_AT,
 )
 
 IntArray = npt.NDArray[np.int32]
@@ -80,17 +83,21 @@ MEMORY = 4000.0
 """Trials after which all earlier ones count half."""
 MAX_LESSON = 64
 """Tokens after a proposal that are compared with it."""
+STAMP, MARKS, NUM_MARKS = 0, 1, 256
+"""In the room to work in: what marks hold that were set for the request at hand, and a mark for
+each class of places. Where there is none, no source has such a place."""
+LAST_STAMP = (1 << 30) - 1
 
 
 @kernel
-def agreement(tokens: IntArray, one: int, other: int) -> int:
+def agreement(store: IntArray, text: int, one: int, other: int) -> int:
     """Return how many tokens before ``one`` equal those before ``other``, at most MAX_MATCH."""
     # Once more as in _align_kernels: Numba's cache does not see edits in another file.
     length = 0
     limit = min(MAX_MATCH, one, other)
     while length < limit:
-        token = tokens[one - 1 - length]
-        if token < 0 or token != tokens[other - 1 - length]:
+        token = store[u(text + one - 1 - length)]
+        if token < 0 or token != store[u(text + other - 1 - length)]:
             break
         length += 1
     return length
@@ -98,214 +105,289 @@ def agreement(tokens: IntArray, one: int, other: int) -> int:
 
 @kernel
 def add_source(
-    tokens: IntArray, length: int, sources: IntArray, count: int, place: int, kind: int, agreed: int
-) -> int:
-    """Add a place unless it is there already, and return the new number of sources."""
-    if count >= MAX_SOURCES or place < 0 or place >= length or tokens[place] < 0:
-        return count
-    for index in range(count):
-        if sources[index, PLACE] == place:
-            return count
-    source = sources[count]
-    source[PLACE] = place
-    source[KIND] = kind
-    source[AGREED] = agreed
+    store: IntArray, text: int, slots: IntArray, slot: int, work: IntArray, place: int, kind: int,
+    agreed: int,
+) -> None:  # fmt: skip
+    """Add a place to the sources of a request unless it is there already.
+
+    Args:
+        store: the texts.
+        text: where the request's begins.
+        slots: the table, changed.
+        slot: where the request's row begins.
+        work: what places have been met, changed.
+        place: the place.
+        kind: how it was found.
+        agreed: tokens that agree before it.
+    """
+    count, length = int(slots[u(slot + NUM_SOURCES)]), int(slots[u(slot + LENGTH)])
+    if count >= MAX_SOURCES or place < 0 or place >= length or store[u(text + place)] < 0:
+        return
+    source = slot + SOURCES_AT
+    stop = source + SOURCE_FIELDS * count
+    mark = MARKS + (place & (NUM_MARKS - 1))
+    if work[u(mark)] == work[u(STAMP)]:
+        while source < stop:
+            if slots[u(source + PLACE)] == place:
+                return
+            source += SOURCE_FIELDS
+    work[u(mark)] = work[u(STAMP)]
+    slots[u(stop + PLACE)] = place
+    slots[u(stop + KIND)] = kind
+    slots[u(stop + AGREED)] = agreed
     # What reaches the end of the text goes on from its own beginning: a period.
-    source[JUMP_AT] = length
-    source[JUMP_TO] = place
-    source[BORN_OF] = NONE
-    source[BORN_AT] = 0
-    return count + 1
+    slots[u(stop + JUMP_AT)] = length
+    slots[u(stop + JUMP_TO)] = place
+    slots[u(stop + BORN_OF)] = NONE
+    slots[u(stop + BORN_AT)] = 0
+    slots[u(slot + NUM_SOURCES)] = count + 1
 
 
 @kernel
 def add_alignment(
-    tokens: IntArray,
-    header: IntArray,
-    alignment: IntArray,
-    sources: IntArray,
-    count: int,
-) -> int:
-    """Add the places where an alignment goes on or resumes."""
-    length = header[LENGTH]
-    anchor = alignment[ANCHOR]
-    gap = alignment[GAP]
-    side = 0 if alignment[COPIED] >= MAIN_COPIED else 1
-    place = alignment[POSITION]
+    store: IntArray, text: int, slots: IntArray, slot: int, work: IntArray, at: int
+) -> None:
+    """Add the places where the alignment at ``at`` goes on or resumes."""
+    length = int(slots[u(slot + LENGTH)])
+    anchor, gap = int(slots[u(at + ANCHOR)]), int(slots[u(at + GAP)])
+    side = 0 if slots[u(at + COPIED)] >= MAIN_COPIED else 1
+    place = int(slots[u(at + POSITION)])
     if place >= 0:
-        run = min(alignment[RUN], MAX_MATCH)
-        count = add_source(tokens, length, sources, count, place, COPY_MAIN + side, run)
+        run = min(int(slots[u(at + RUN)]), MAX_MATCH)
+        add_source(store, text, slots, slot, work, place, COPY_MAIN + side, run)
     if anchor < 0:
-        return count
+        return
     kind = INSERTED_MAIN + side
     if side == 0 and gap >= LONG_GAP:
         kind = INSERTED_LONG
-    agreed = agreement(tokens, anchor, length)
-    count = add_source(tokens, length, sources, count, anchor, kind, agreed)
+    agreed = agreement(store, text, anchor, length)
+    add_source(store, text, slots, slot, work, anchor, kind, agreed)
     if gap <= (MAX_REPLACED_SIDE if side else MAX_REPLACED_MAIN):
         place = anchor + gap
-        agreed = agreement(tokens, place, length)
-        kind = REPLACED_MAIN + side
-        count = add_source(tokens, length, sources, count, place, kind, agreed)
+        agreed = agreement(store, text, place, length)
+        add_source(store, text, slots, slot, work, place, REPLACED_MAIN + side, agreed)
     if side == 0:
-        last = tokens[length - 1]
+        last = store[u(text + length - 1)]
         stop = min(anchor + align.MAX_WINDOW, length)
         found = 0
         for place in range(anchor + 1, stop):
-            if tokens[place - 1] == last:
+            if store[u(text + place - 1)] == last:
                 kind = DELETED if found == 0 else DELETED_FURTHER
-                agreed = agreement(tokens, place, length)
-                count = add_source(tokens, length, sources, count, place, kind, agreed)
+                agreed = agreement(store, text, place, length)
+                add_source(store, text, slots, slot, work, place, kind, agreed)
                 found += 1
                 if found == MAX_AHEAD:
                     break
-    return count
 
 
 @kernel
-def add_earlier_places(text: IntArray, header: IntArray, sources: IntArray, count: int) -> int:
-    """Add the newest places where the last tokens stood before, longest k-grams first."""
-    tokens = text[0]
-    length = header[LENGTH]
+def ask_for_chains(store: IntArray, text: int, capacity: int, place: int) -> None:
+    """Ask for the places that the chains of ``place`` lead to."""
     for level in range(NUM_LEVELS):
-        place = text[1 + level, length - 1]
-        visits = 0
-        while place >= 0 and visits < MAX_VISITS and count < MAX_PLACES:
-            agreed = agreement(tokens, place + 1, length)
-            if agreed >= LEVELS[level]:  # else another k-gram of the same bucket
-                kind = IN_PROMPT if place + 1 < header[PROMPT_LENGTH] else IN_OUTPUT
-                count = add_source(tokens, length, sources, count, place + 1, kind, agreed)
-                visits += 1
-            place = text[1 + level, place]
-        if count >= ENOUGH_SOURCES:
-            break
-    return count
+        chain = text + (1 + level) * capacity
+        earlier = int(store[u(chain + place)])
+        if earlier >= 0:
+            prefetch(store, u(chain + earlier))
+            prefetch(store, u(text + earlier))
 
 
 @kernel
-def add_fillers(text: IntArray, header: IntArray, sources: IntArray, count: int) -> int:
+def add_earlier_places(
+    store: IntArray, text: int, capacity: int, slots: IntArray, slot: int, work: IntArray
+) -> None:
+    """Add the newest places where the last tokens stood before, longest k-grams first."""
+    length, prompt_length = int(slots[u(slot + LENGTH)]), int(slots[u(slot + PROMPT_LENGTH)])
+    for level in range(NUM_LEVELS):
+        chain = text + (1 + level) * capacity
+        place = int(store[u(chain + length - 1)])
+        visits = 0
+        while place >= 0 and visits < MAX_VISITS and slots[u(slot + NUM_SOURCES)] < MAX_PLACES:
+            following = int(store[u(chain + place)])
+            prefetch(store, u(chain + max(following, 0)))
+            prefetch(store, u(text + max(following, 0)))
+            agreed = agreement(store, text, place + 1, length)
+            if agreed >= LEVELS[level]:  # else another k-gram of the same bucket
+                kind = IN_PROMPT if place + 1 < prompt_length else IN_OUTPUT
+                add_source(store, text, slots, slot, work, place + 1, kind, agreed)
+                visits += 1
+            place = following
+        if slots[u(slot + NUM_SOURCES)] >= ENOUGH_SOURCES:
+            break
+
+
+@kernel
+def add_fillers(
+    store: IntArray, text: int, capacity: int, slots: IntArray, slot: int, work: IntArray
+) -> None:
     """Add weak sources: places that follow the tokens before the last one, and recent tokens.
 
     In new text a word is often replaced and the next one kept, or a recent one used again.
     """
-    tokens = text[0]
-    length = header[LENGTH]
+    length = int(slots[u(slot + LENGTH)])
     for level in range(NUM_LEVELS):
-        place = text[1 + level, length - 2] if length >= 2 else NONE
+        chain = text + (1 + level) * capacity
+        place = int(store[u(chain + length - 2)]) if length >= 2 else NONE
         visits = 0
-        while place >= 0 and visits < MAX_BUT_LAST and count < MAX_PLACES:
-            agreed = agreement(tokens, place + 1, length - 1)
+        while place >= 0 and visits < MAX_BUT_LAST and slots[u(slot + NUM_SOURCES)] < MAX_PLACES:
+            following = int(store[u(chain + place)])
+            prefetch(store, u(chain + max(following, 0)))
+            prefetch(store, u(text + max(following, 0)))
+            agreed = agreement(store, text, place + 1, length - 1)
             if agreed >= LEVELS[level]:
-                count = add_source(tokens, length, sources, count, place + 2, BUT_LAST, agreed)
+                add_source(store, text, slots, slot, work, place + 2, BUT_LAST, agreed)
                 visits += 1
-            place = text[1 + level, place]
+            place = following
     for back in range(NUM_RECENT):
-        count = add_source(tokens, length, sources, count, length - 1 - back, RECENT, 0)
-    return count
+        add_source(store, text, slots, slot, work, length - 1 - back, RECENT, 0)
 
 
 @kernel
-def sure_alignment(alignments: IntArray) -> int:
-    """Return the alignment that agrees longest if that is beyond doubt, or NONE."""
+def sure_alignment(slots: IntArray, slot: int) -> int:
+    """Return where the alignment is that agrees longest if that is beyond doubt, or NONE."""
     best = NONE
     for row in range(NUM_ALIGNMENTS):
+        at = slot + ALIGNMENTS_AT + ALIGNMENT_FIELDS * row
         if (
-            alignments[row, ANCHOR] < 0
-            and alignments[row, POSITION] >= 0
-            and alignments[row, RUN] >= SURE_RUN
-            and (best < 0 or alignments[row, RUN] > alignments[best, RUN])
+            slots[u(at + ANCHOR)] < 0
+            and slots[u(at + POSITION)] >= 0
+            and slots[u(at + RUN)] >= SURE_RUN
+            and (best < 0 or slots[u(at + RUN)] > slots[u(best + RUN)])
         ):
-            best = row
+            best = at
     return best
 
 
 @kernel
-def learn(tokens: IntArray, header: IntArray, sources: IntArray, counts: DoubleArray) -> None:
+def judge(
+    slots: IntArray, slot: int, index: int, depth: int, kind: int, agreed: int, first_born: int
+) -> tuple[int, int]:
+    """Return the kind and the number of tokens by which a source's next token is judged.
+
+    Args:
+        slots: the table.
+        slot: where the request's row begins.
+        index: the source.
+        depth: how deep in the tree.
+        kind: its kind by then.
+        agreed: how many tokens agree by then.
+        first_born: no source before this one was born of another.
+    """
+    rivalled = agreed
+    for other in range(max(index + 1, first_born), int(slots[u(slot + NUM_SOURCES)])):
+        rival = slot + SOURCES_AT + SOURCE_FIELDS * other
+        if slots[u(rival + BORN_OF)] == index and slots[u(rival + BORN_AT)] == depth:
+            kind = CONTESTED + (1 if agreed >= SURE_AGREED else 0)
+            rivalled = int(slots[u(rival + AGREED)])
+    return kind, rivalled
+
+
+@kernel
+def learn(store: IntArray, text: int, slots: IntArray, slot: int, counts: DoubleArray) -> None:
     """Compare the sources of the last proposal with the tokens that came since.
 
     A source is asked for token after token as long as it was right; each answer is a trial of its
     kind at the number of tokens that agreed by then.
     """
-    reached = np.zeros(MAX_SOURCES, np.int64)
-    start = header[align.PROPOSED_AT]
-    depth_limit = min(header[LENGTH] - start, MAX_LESSON)
-    for index in range(header[NUM_SOURCES]):
-        source = sources[index]
-        depth = np.int64(source[BORN_AT])
-        parent = source[BORN_OF]
-        if parent >= 0 and reached[parent] < depth:
+    num_sources = int(slots[u(slot + NUM_SOURCES)])
+    start = int(slots[u(slot + align.PROPOSED_AT)])
+    depth_limit = min(int(slots[u(slot + LENGTH)]) - start, MAX_LESSON)
+    if depth_limit <= 0 or num_sources == 0:
+        return
+    sources = slot + SOURCES_AT
+    first_born = 0
+    while first_born < num_sources and (
+        slots[u(sources + SOURCE_FIELDS * first_born + BORN_OF)] < 0
+    ):
+        first_born += 1
+    reached = np.empty(MAX_SOURCES, np.int64)
+    for index in range(num_sources):
+        source = sources + SOURCE_FIELDS * index
+        depth, parent = int(slots[u(source + BORN_AT)]), int(slots[u(source + BORN_OF)])
+        reached[u(index)] = 0
+        if parent >= 0 and reached[u(parent)] < depth:
             continue
-        place = source[PLACE]
-        kind = source[KIND]
-        agreed = source[AGREED]
-        while depth < depth_limit and place < start and tokens[place] >= 0:
-            count = counts[kind, BUCKET_OF[agreed]]
-            for other in range(index + 1, header[NUM_SOURCES]):
-                if sources[other, BORN_OF] == index and sources[other, BORN_AT] == depth:
-                    rivalled = CONTESTED + (1 if agreed >= SURE_AGREED else 0)
-                    count = counts[rivalled, BUCKET_OF[sources[other, AGREED]]]
-            if count[1] >= MEMORY:
-                count[:] *= 0.5
-            count[1] += 1.0
-            if tokens[place] != tokens[start + depth]:
+        place, kind = int(slots[u(source + PLACE)]), int(slots[u(source + KIND)])
+        agreed = int(slots[u(source + AGREED)])
+        jump_at = int(slots[u(source + JUMP_AT)])
+        while depth < depth_limit and place < start and store[u(text + place)] >= 0:
+            row, column = judge(slots, slot, index, depth, kind, agreed, first_born)
+            bucket = BUCKET_OF[u(column)]
+            if counts[u(row), u(bucket), 1] >= MEMORY:
+                counts[u(row), u(bucket), 0] *= 0.5
+                counts[u(row), u(bucket), 1] *= 0.5
+            counts[u(row), u(bucket), 1] += 1.0
+            if store[u(text + place)] != store[u(text + start + depth)]:
                 break
-            count[0] += 1.0
+            counts[u(row), u(bucket), 0] += 1.0
             depth += 1
             place += 1
-            if place == source[JUMP_AT]:
-                place = source[JUMP_TO]
+            if place == jump_at:
+                place = int(slots[u(source + JUMP_TO)])
             agreed = min(agreed + 1, MAX_MATCH)
             if kind >= SUBSTITUTE:
                 kind = COPY_SIDE
-        reached[index] = depth
+        reached[u(index)] = depth
 
 
 @kernel
-def find_sources(store: IntArray, slots: IntArray, rows: IntArray, counts: DoubleArray) -> None:
-    """Learn from the last proposals of a batch of requests and find the sources of the next ones.
+def ask_for_end(store: IntArray, slots: IntArray, slot: int) -> None:
+    """Ask for the end of a request's text and of its chains."""
+    text, capacity = int(slots[u(slot + align.BASE)]), int(slots[u(slot + align.CAPACITY)])
+    length = int(slots[u(slot + LENGTH)])
+    for field in range(1 + NUM_LEVELS):
+        prefetch(store, u(text + field * capacity + max(length - 1, 0)))
+
+
+@kernel
+def find_sources(
+    store: IntArray, slots: IntArray, row: int, counts: DoubleArray, work: IntArray
+) -> None:
+    """Learn from the last proposal of a request and find the sources of the next one.
 
     Args:
         store: ``(size,)`` int32.
-        slots: ``(num_slots, SLOT_SIZE)`` int32, changed.
-        rows: ``(batch,)`` int32, the slot of each request; negative: none.
+        slots: ``(num_slots * SLOT_SIZE,)`` int32, changed.
+        row: the request's.
         counts: ``(NUM_KINDS, NUM_BUCKETS, 2)`` float64, hits and trials, changed.
+        work: int32, room to work in, see STAMP.
     """
-    for row in rows:
-        if row < 0:
-            continue
-        header = slots[row, : align.HEADER_SIZE]
-        alignments = slots[row, align.ALIGNMENTS_AT : align.EDITS_AT].reshape(
-            (NUM_ALIGNMENTS, align.ALIGNMENT_FIELDS)
-        )
-        sources = slots[row, align.SOURCES_AT :].reshape((MAX_SOURCES, align.SOURCE_FIELDS))
-        start = header[align.BASE]
-        capacity = np.int64(header[align.CAPACITY])
-        text = store[start : start + NUM_FIELDS * capacity].reshape((NUM_FIELDS, capacity))
-        learn(text[0], header, sources, counts)
-        count = 0
-        sure = sure_alignment(alignments)
-        if sure >= 0:
-            count = add_alignment(text[0], header, alignments[sure], sources, count)
-        elif header[LENGTH] > 0:
-            aligned = False
-            for index in range(NUM_ALIGNMENTS):
-                if alignments[index, POSITION] >= 0 or alignments[index, ANCHOR] >= 0:
-                    aligned = True
-                    count = add_alignment(text[0], header, alignments[index], sources, count)
-            count = add_earlier_places(text, header, sources, count)
-            if aligned:
-                count = add_fillers(text, header, sources, count)
-        header[NUM_SOURCES] = count
-        header[align.PROPOSED_AT] = header[LENGTH]
+    slot = row * align.SLOT_SIZE
+    text, capacity = int(slots[u(slot + align.BASE)]), int(slots[u(slot + align.CAPACITY)])
+    learn(store, text, slots, slot, counts)
+    slots[u(slot + NUM_SOURCES)] = 0
+    work[u(STAMP)] = int(work[u(STAMP)]) % LAST_STAMP + 1
+    length = int(slots[u(slot + LENGTH)])
+    sure = sure_alignment(slots, slot)
+    if sure >= 0:
+        add_alignment(store, text, slots, slot, work, sure)
+    elif length > 0:
+        aligned = False
+        ask_for_chains(store, text, capacity, length - 1)
+        for index in range(NUM_ALIGNMENTS):
+            at = slot + ALIGNMENTS_AT + ALIGNMENT_FIELDS * index
+            if slots[u(at + POSITION)] >= 0 or slots[u(at + ANCHOR)] >= 0:
+                if not aligned and length >= 2:
+                    ask_for_chains(store, text, capacity, length - 2)
+                aligned = True
+                add_alignment(store, text, slots, slot, work, at)
+        add_earlier_places(store, text, capacity, slots, slot, work)
+        if aligned:
+            add_fillers(store, text, capacity, slots, slot, work)
+    slots[u(slot + align.PROPOSED_AT)] = length
 
 
 def compile_kernels() -> None:
     """Compile every kernel for its one signature, callees first."""
-    compile_once(agreement, "int64(int32[::1], int64, int64)")
-    compile_once(add_source, "int64(int32[::1], int64, int32[:, ::1], int64, int64, int64, int64)")
-    compile_once(add_alignment, "int64(int32[::1], int32[::1], int32[::1], int32[:, ::1], int64)")
-    compile_once(add_earlier_places, "int64(int32[:, ::1], int32[::1], int32[:, ::1], int64)")
-    compile_once(add_fillers, "int64(int32[:, ::1], int32[::1], int32[:, ::1], int64)")
-    compile_once(sure_alignment, "int64(int32[:, ::1])")
-    compile_once(learn, "void(int32[::1], int32[::1], int32[:, ::1], float64[:, :, ::1])")
-    compile_once(find_sources, "void(int32[::1], int32[:, ::1], int32[::1], float64[:, :, ::1])")
+    texts, table = "int32[::1], int64", "int32[::1], int64"
+    counts, work = "float64[:, :, ::1]", "int32[::1]"
+    compile_once(agreement, f"int64({texts}, int64, int64)")
+    compile_once(add_source, f"void({texts}, {table}, {work}, int64, int64, int64)")
+    compile_once(add_alignment, f"void({texts}, {table}, {work}, int64)")
+    compile_once(ask_for_chains, f"void({texts}, int64, int64)")
+    compile_once(add_earlier_places, f"void({texts}, int64, {table}, {work})")
+    compile_once(add_fillers, f"void({texts}, int64, {table}, {work})")
+    compile_once(sure_alignment, f"int64({table})")
+    compile_once(judge, f"UniTuple(int64, 2)({table}, int64, int64, int64, int64, int64)")
+    compile_once(learn, f"void({texts}, {table}, {counts})")
+    compile_once(ask_for_end, f"void(int32[::1], {table})")
+    compile_once(find_sources, f"void(int32[::1], {table}, {counts}, {work})")

@@ -6,12 +6,25 @@ agree on the next token share a node; the odds of those that do not are what the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
-from .._jit import compile_once, kernel
+from .._jit import compile_once, kernel, u
 from . import _align_kernels as align
-from ._align_kernels import LENGTH, MAX_MATCH, MAX_SOURCES, NONE, NUM_EDITS, NUM_SOURCES
+from . import _source_kernels as finder
+from . import _substitute_kernels as rivals
+from ._align_kernels import (
+    LENGTH,
+    MAX_MATCH,
+    MAX_SOURCES,
+    NONE,
+    NUM_EDITS,
+    NUM_SOURCES,
+    SLOT_SIZE,
+    SOURCE_FIELDS,
+)
 from ._source_kernels import (
     AGREED,
     BORN_AT,
@@ -23,16 +36,24 @@ from ._source_kernels import (
     JUMP_TO,
     KIND,
     PLACE,
+    STAMP,
     SUBSTITUTE,
     SURE_AGREED,
-    SURE_SUBSTITUTE,
+    ask_for_end,
+    find_sources,
 )
+from ._substitute_kernels import LIVE_AT, begin_tree, substitute
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
 DoubleArray = npt.NDArray[np.float64]
-Request = tuple[IntArray, IntArray, IntArray, IntArray, IntArray]
-"""Of one request: tokens, header, edits, sources as they begin, sources as they stand now."""
+GrowTrees = Callable[
+    [
+        IntArray, IntArray, IntArray, DoubleArray, int, float, IntArray, DoubleArray, IntArray,
+        FloatArray,
+    ],
+    None,
+]  # fmt: skip
 
 TOKEN, PARENT, FIRST, LAST, GROUP_FIELDS = 0, 1, 2, 3, 4
 """Group, a node that may be taken next: its token, its parent, the ends of its list of sources,
@@ -40,10 +61,9 @@ which is in their order: what was found first also decides ties."""
 BEST, SUM, WEIGHT_FIELDS = 0, 1, 2
 """Weights of a group: the best odds and their sum; in the end, BEST holds the probability."""
 
-MIN_CONTEXT = 3
-"""Tokens, replaced ones included, that must agree before an edit is made again."""
-REPEAT = 4
-"""Tokens of agreement that it is worth to have made the same edit once more."""
+GROUPS_AT = LIVE_AT + MAX_SOURCES * SOURCE_FIELDS
+WORK_SIZE = GROUPS_AT + MAX_SOURCES * GROUP_FIELDS
+
 SECOND_VOICE = 0.5
 """Part of the odds that counts of a source which says what a better one says already."""
 RIVALRY = 1.2
@@ -53,343 +73,207 @@ LEAST_SHARE, LARGEST_SHARE = 0.002, 0.9995
 
 
 @kernel
-def edit_context(tokens: IntArray, length: int, edit: IntArray, place: int) -> int:
-    """Return how many tokens agree, the replaced ones included; 0 if the edit does not fit."""
-    start = edit[0]
-    size = edit[1] - start
-    if place == start or place + size >= length:
-        return 0
-    same = 0
-    while same < size and tokens[place + same] == tokens[start + same]:
-        same += 1
-    if same < size:
-        return 0
-    context = 0
-    limit = min(MAX_MATCH - size, place, start)
-    while context < limit:
-        token = tokens[place - 1 - context]
-        if token < 0 or token != tokens[start - 1 - context]:
-            break
-        context += 1
-    return context + size if context >= 1 and context + size >= MIN_CONTEXT else 0
-
-
-@kernel
-def add_substitute(
-    request: Request,
-    first: int,
-    parent: int,
-    depth: int,
-    place: int,
-    begun: int,
-) -> int:
-    """Add the newest edit that fits at ``place`` as a source.
-
-    Args:
-        request: gets the source.
-        first: the node's list of sources.
-        parent: the source that it competes with, or NONE at the root.
-        depth: of the node where it does, 0 at the root.
-        place: where the replaced tokens begin.
-        begun: tokens of the replacement that the output has written already.
-
-    Returns:
-        The index of the source; NONE when no edit fits or there is no room.
-    """
-    tokens, header, edits, sources, live = request
-    length = header[LENGTH]
-    index = int(header[NUM_SOURCES])
-    if index >= MAX_SOURCES:
-        return NONE
-    number = header[NUM_EDITS]
-    for back in range(min(number, align.MAX_EDITS)):
-        row = (number - 1 - back) % align.MAX_EDITS
-        # most edits are ruled out by one token: the first replaced one, or the one before
-        beside = 0 if edits[row, 1] > edits[row, 0] else 1
-        if place < beside or tokens[place - beside] != tokens[edits[row, 0] - beside]:
-            continue
-        edit = edits[row]
-        if begun > edit[3] - edit[2]:
-            continue
-        agreed = edit_context(tokens, length, edit, place)
-        for token in range(begun):
-            if tokens[edit[2] + token] != tokens[length - begun + token]:
-                agreed = 0
-        if agreed == 0:
-            continue
-        target = place + edit[1] - edit[0]
-        begin = edit[2] + begun if edit[2] + begun < edit[3] else target
-        link = first
-        while link >= 0:  # another source of the node may have met the same edit
-            if (
-                sources[link, KIND] >= SUBSTITUTE
-                and sources[link, BORN_AT] == depth
-                and sources[link, PLACE] == begin
-                and sources[link, JUMP_TO] == target
-            ):
-                return NONE
-            link = live[link, BORN_OF]
-        source = sources[index]
-        sure = parent >= 0 and live[parent, AGREED] >= SURE_AGREED
-        source[KIND] = SURE_SUBSTITUTE if sure else SUBSTITUTE
-        source[AGREED] = min(agreed + begun + REPEAT * edit[4], MAX_MATCH)
-        source[JUMP_AT] = edit[3]
-        source[JUMP_TO] = target
-        source[PLACE] = begin
-        source[BORN_OF] = parent
-        source[BORN_AT] = depth
-        live[index] = source
-        live[index, BORN_AT] = 0
-        header[NUM_SOURCES] += 1
-        return index
-    return NONE
-
-
-@kernel
-def substitute(
-    request: Request,
-    first: int,
-    depth: int,
-) -> None:
-    """Let the sources of a node compete with the edits that fit there: those end its list."""
-    _, _, _, sources, live = request
-    last = first
-    while last >= 0 and live[last, BORN_OF] >= 0:
-        last = live[last, BORN_OF]
-    link = first
+def group_sources(
+    store: IntArray, text: int, length: int, work: IntArray, first: int, counts: DoubleArray,
+    parent: int, weights: DoubleArray, begin: int,
+) -> int:  # fmt: skip
+    """Group a node's sources by their next tokens, and return the new number of groups."""
+    num_groups, link = begin, first
+    cell, odds = NONE, 0.0
     while link >= 0:
-        live[link, BORN_AT] = 0
-        if live[link, KIND] < SUBSTITUTE and live[link, AGREED] >= align.MIN_RESUME:
-            place = live[link, PLACE]
-            added = add_substitute(request, first, link, depth, place, 0)
-            if added >= 0:
-                live[link, BORN_AT] = sources[added, AGREED]
-                live[last, BORN_OF] = added
-                live[added, BORN_OF] = NONE
-                last = added
-        link = live[link, BORN_OF]
+        live = LIVE_AT + SOURCE_FIELDS * link
+        following, place = int(work[u(live + BORN_OF)]), int(work[u(live + PLACE)])
+        token = int(store[u(text + place)]) if place < length else NONE
+        if token >= 0:
+            rival, kind = int(work[u(live + BORN_AT)]), int(work[u(live + KIND)])
+            agreed = int(work[u(live + AGREED)])
+            if rival > 0:
+                kind = CONTESTED + (1 if agreed >= SURE_AGREED else 0)
+                agreed = rival
+            if kind * (MAX_MATCH + 1) + agreed != cell:  # else those of the source before
+                cell = kind * (MAX_MATCH + 1) + agreed
+                bucket = BUCKET_OF[u(agreed)]
+                share = counts[u(kind), u(bucket), 0] / counts[u(kind), u(bucket), 1]
+                share = min(max(share, LEAST_SHARE), LARGEST_SHARE)
+                odds = share / (1.0 - share)
+            group, new = GROUPS_AT + GROUP_FIELDS * begin, GROUPS_AT + GROUP_FIELDS * num_groups
+            weight = WEIGHT_FIELDS * begin
+            while group < new and work[u(group + TOKEN)] != token:
+                group += GROUP_FIELDS
+                weight += WEIGHT_FIELDS
+            if group == new:
+                work[u(group + TOKEN)] = token
+                work[u(group + PARENT)] = parent
+                work[u(group + FIRST)] = link
+                weights[u(weight + BEST)] = odds
+                weights[u(weight + SUM)] = odds
+                num_groups += 1
+            else:
+                last = int(work[u(group + LAST)])
+                work[u(LIVE_AT + SOURCE_FIELDS * last + BORN_OF)] = link
+                weights[u(weight + BEST)] = max(weights[u(weight + BEST)], odds)
+                weights[u(weight + SUM)] += odds
+            work[u(live + BORN_OF)] = NONE
+            work[u(group + LAST)] = link
+        link = following
+    return num_groups
 
 
 @kernel
 def add_groups(
-    tokens: IntArray,
-    length: int,
-    live: IntArray,
-    first: int,
-    counts: DoubleArray,
-    parent: int,
-    parent_prob: float,
-    min_prob: float,
-    groups: IntArray,
-    weights: DoubleArray,
-    num_groups: int,
-) -> int:
-    """Group a node's sources by their next tokens, and return the new number of groups."""
-    begin = num_groups
-    link = first
-    while link >= 0:
-        following = live[link, BORN_OF]
-        place = live[link, PLACE]
-        token = tokens[place] if place < length else NONE
-        if token >= 0:
-            rival = live[link, BORN_AT]
-            kind = live[link, KIND]
-            bucket = BUCKET_OF[live[link, AGREED]]
-            if rival > 0:
-                kind = CONTESTED + (1 if live[link, AGREED] >= SURE_AGREED else 0)
-                bucket = BUCKET_OF[rival]
-            share = counts[kind, bucket, 0] / counts[kind, bucket, 1]
-            share = min(max(share, LEAST_SHARE), LARGEST_SHARE)
-            odds = share / (1.0 - share)
-            group = begin
-            while group < num_groups and groups[group, TOKEN] != token:
-                group += 1
-            if group == num_groups:
-                groups[group, TOKEN] = token
-                groups[group, PARENT] = parent
-                groups[group, FIRST] = link
-                weights[group, BEST] = 0.0
-                weights[group, SUM] = 0.0
-                num_groups += 1
-            else:
-                live[groups[group, LAST], BORN_OF] = link
-            live[link, BORN_OF] = NONE
-            groups[group, LAST] = link
-            weights[group, BEST] = max(weights[group, BEST], odds)
-            weights[group, SUM] += odds
-        link = following
-    total = 0.0
-    rivals = 0.0
+    store: IntArray, text: int, length: int, work: IntArray, first: int, counts: DoubleArray,
+    parent: int, parent_prob: float, min_prob: float, weights: DoubleArray, begin: int,
+) -> int:  # fmt: skip
+    """Add the groups of a node that are probable enough; return the new number of groups."""
+    num_groups = group_sources(store, text, length, work, first, counts, parent, weights, begin)
+    total, rivals = 0.0, 0.0
+    last_odds, last_power = -1.0, 0.0
     for group in range(begin, num_groups):
-        best = weights[group, BEST]
-        odds = best + SECOND_VOICE * (weights[group, SUM] - best)
+        weight = WEIGHT_FIELDS * group
+        best = weights[u(weight + BEST)]
+        odds = best + SECOND_VOICE * (weights[u(weight + SUM)] - best)
         # alone, a group has all that is certain
-        weights[group, BEST] = odds**RIVALRY if num_groups > begin + 1 else 1.0
+        if num_groups == begin + 1:
+            last_power = 1.0
+        elif odds != last_odds:  # a power takes long, and many groups are of one weak source
+            last_odds, last_power = odds, odds**RIVALRY
+        weights[u(weight + BEST)] = last_power
         total += odds
-        rivals += weights[group, BEST]
+        rivals += last_power
     # total / (1 + total): that any of the sources is right
     certain = parent_prob * total / (1.0 + total)
     kept = begin
     for group in range(begin, num_groups):
-        prob = certain * weights[group, BEST] / rivals
+        prob = certain * weights[u(WEIGHT_FIELDS * group + BEST)] / rivals
         if prob >= min_prob:
             if kept < group:
-                groups[kept] = groups[group]
-            weights[kept, BEST] = prob
+                for field in range(GROUP_FIELDS):
+                    work[u(GROUPS_AT + GROUP_FIELDS * kept + field)] = work[
+                        u(GROUPS_AT + GROUP_FIELDS * group + field)
+                    ]
+            weights[u(WEIGHT_FIELDS * kept + BEST)] = prob
             kept += 1
     return kept
 
 
 @kernel
-def advance(live: IntArray, first: int) -> None:
+def advance(work: IntArray, first: int) -> None:
     """Move a node's sources to their next places."""
     link = first
     while link >= 0:
-        live[link, PLACE] += 1
-        if live[link, PLACE] == live[link, JUMP_AT]:
-            live[link, PLACE] = live[link, JUMP_TO]
-        live[link, AGREED] = min(live[link, AGREED] + 1, MAX_MATCH)
-        if live[link, KIND] >= SUBSTITUTE:
-            live[link, KIND] = COPY_SIDE
-        link = live[link, BORN_OF]
+        live = LIVE_AT + SOURCE_FIELDS * link
+        place = int(work[u(live + PLACE)]) + 1
+        work[u(live + PLACE)] = (
+            int(work[u(live + JUMP_TO)]) if place == work[u(live + JUMP_AT)] else place
+        )
+        work[u(live + AGREED)] = min(int(work[u(live + AGREED)]) + 1, MAX_MATCH)
+        if work[u(live + KIND)] >= SUBSTITUTE:
+            work[u(live + KIND)] = COPY_SIDE
+        link = int(work[u(live + BORN_OF)])
 
 
 @kernel
 def grow(
-    request: Request,
-    counts: DoubleArray,
-    max_depth: int,
-    min_prob: float,
-    groups: IntArray,
-    weights: DoubleArray,
-    nodes: IntArray,
+    store: IntArray, slots: IntArray, row: int, counts: DoubleArray, max_depth: int,
+    min_prob: float, work: IntArray, weights: DoubleArray, out: int, nodes: IntArray,
     probs: FloatArray,
-) -> int:
-    """Write the most probable nodes of one request, and return how many there are."""
-    tokens, header, _, sources, live = request
-    length = header[LENGTH]
-    max_nodes = probs.size
-    depths = np.empty(max_nodes, np.int64)
-    first = NONE
-    for index in range(header[NUM_SOURCES] - 1, -1, -1):
-        live[index] = sources[index]
-        live[index, BORN_OF] = first
-        first = index
-    num_nodes = 0
-    num_groups = 0
-    node = NONE
-    prob = 1.0
-    depth = 0
+) -> None:  # fmt: skip
+    """Write the most probable nodes of a request into row ``out`` of ``nodes`` and ``probs``."""
+    slot = row * SLOT_SIZE
+    text, length = int(slots[u(slot + align.BASE)]), int(slots[u(slot + LENGTH)])
+    max_nodes = probs.shape[1]
+    depths = WEIGHT_FIELDS * MAX_SOURCES
+    first = begin_tree(store, text, slots, slot, work)
+    num_nodes, num_groups, node, depth, prob = 0, 0, NONE, 0, 1.0
     while True:
-        if header[NUM_EDITS] > 0:
-            substitute(request, first, depth)
+        if slots[u(slot + NUM_EDITS)] > 0:
+            substitute(store, text, slots, slot, work, first, depth)
         num_groups = add_groups(
-            tokens, length, live, first, counts, node, prob, min_prob, groups, weights, num_groups
+            store, text, length, work, first, counts, node, prob, min_prob, weights, num_groups
         )
         if num_groups == 0:
-            return num_nodes
+            break
         best = 0
         for group in range(1, num_groups):
-            if weights[group, BEST] > weights[best, BEST] or (
-                weights[group, BEST] == weights[best, BEST]
-                and groups[group, FIRST] < groups[best, FIRST]
+            if weights[u(WEIGHT_FIELDS * group)] > weights[u(WEIGHT_FIELDS * best)] or (
+                weights[u(WEIGHT_FIELDS * group)] == weights[u(WEIGHT_FIELDS * best)]
+                and work[u(GROUPS_AT + GROUP_FIELDS * group + FIRST)]
+                < work[u(GROUPS_AT + GROUP_FIELDS * best + FIRST)]
             ):
                 best = group
-        node = num_nodes
-        prob = weights[best, BEST]
-        first = groups[best, FIRST]
-        parent = groups[best, PARENT]
-        depth = 1 if parent < 0 else int(depths[parent]) + 1
-        nodes[0, node] = groups[best, TOKEN]
-        nodes[1, node] = parent
-        probs[node] = prob
-        depths[node] = depth
+        taken = GROUPS_AT + GROUP_FIELDS * best
+        node, prob = num_nodes, weights[u(WEIGHT_FIELDS * best)]
+        first, parent = int(work[u(taken + FIRST)]), int(work[u(taken + PARENT)])
+        depth = 1 if parent < 0 else 1 + int(weights[u(depths + parent)])
+        weights[u(depths + node)] = depth
         num_nodes += 1
+        nodes[u(out), u(num_nodes)] = work[u(taken + TOKEN)]
+        nodes[u(out), u(max_nodes + num_nodes)] = parent
+        probs[u(out), u(node)] = prob
         if num_nodes == max_nodes:
-            return num_nodes
+            break
         num_groups -= 1
         if best < num_groups:
-            groups[best] = groups[num_groups]
-            weights[best] = weights[num_groups]
+            for field in range(GROUP_FIELDS):
+                work[u(taken + field)] = work[u(GROUPS_AT + GROUP_FIELDS * num_groups + field)]
+            weights[u(WEIGHT_FIELDS * best)] = weights[u(WEIGHT_FIELDS * num_groups)]
         if depth < max_depth:
-            advance(live, first)
+            advance(work, first)
         else:
             first = NONE
+    nodes[u(out), 0] = num_nodes
 
 
 @kernel
 def grow_trees(
-    store: IntArray,
-    slots: IntArray,
-    rows: IntArray,
-    counts: DoubleArray,
-    max_depth: int,
-    min_prob: float,
-    nodes: IntArray,
-    probs: FloatArray,
-) -> None:
-    """Grow the trees of a batch of requests whose sources were found just now.
+    store: IntArray, slots: IntArray, rows: IntArray, counts: DoubleArray, max_depth: int,
+    min_prob: float, work: IntArray, weights: DoubleArray, nodes: IntArray, probs: FloatArray,
+) -> None:  # fmt: skip
+    """Find the sources of a batch of requests and grow their trees.
 
     Args:
-        store: as in find_sources, with slots, rows and counts.
-        slots: edits made again are added to the sources.
-        rows: the slot of each request; negative: none.
-        counts: hits and trials of each kind and bucket.
+        store: as in find_sources, with slots, counts and work.
+        slots: the sources are overwritten, those of edits made again included.
+        rows: ``(batch,)`` int32, the row of each request in the table; negative: none.
+        counts: hits and trials of each kind and bucket, changed.
         max_depth: of the trees, at least 1.
         min_prob: path probability below which nothing is proposed.
+        work: ``(WORK_SIZE,)`` int32, room to work in.
+        weights: float64, room for the weights of MAX_SOURCES groups and the depths of all nodes.
         nodes: ``(batch, 1 + 2 * max_nodes)`` int32, overwritten (``TreeBatch``).
         probs: ``(batch, max_nodes)`` float32, overwritten; max_nodes is at least 1.
     """
-    live = np.empty((MAX_SOURCES, align.SOURCE_FIELDS), np.int32)
-    groups = np.empty((MAX_SOURCES, GROUP_FIELDS), np.int32)
-    weights = np.empty((MAX_SOURCES, WEIGHT_FIELDS), np.float64)
     for index in range(rows.size):
-        row = rows[index]
-        nodes[index, 0] = 0
-        if row < 0 or slots[row, NUM_SOURCES] == 0:
-            continue
-        header = slots[row, : align.HEADER_SIZE]
-        alignments = slots[row, align.ALIGNMENTS_AT : align.EDITS_AT].reshape(
-            (align.NUM_ALIGNMENTS, align.ALIGNMENT_FIELDS)
-        )
-        edits = slots[row, align.EDITS_AT : align.SOURCES_AT].reshape(
-            (align.MAX_EDITS, align.EDIT_FIELDS)
-        )
-        sources = slots[row, align.SOURCES_AT :].reshape((MAX_SOURCES, align.SOURCE_FIELDS))
-        start = header[align.BASE]
-        tokens = store[start : start + header[align.CAPACITY]]
-        request = (tokens, header, edits, sources, live)
-        for alignment in alignments:  # an edit may have been begun again where the output left
-            anchor = alignment[align.ANCHOR]
-            if anchor >= 0:
-                add_substitute(request, NONE, NONE, 0, anchor, alignment[align.GAP])
-        tree = nodes[index, 1:].reshape((2, probs.shape[1]))
-        nodes[index, 0] = grow(
-            request, counts, max_depth, min_prob, groups, weights, tree, probs[index]
-        )
+        if index + 1 < rows.size and rows[u(index + 1)] >= 0:
+            ask_for_end(store, slots, int(rows[u(index + 1)]) * SLOT_SIZE)
+        if rows[u(index)] >= 0:
+            find_sources(store, slots, int(rows[u(index)]), counts, work)
+    for index in range(rows.size):
+        row = int(rows[u(index)])
+        nodes[u(index), 0] = 0
+        if row >= 0 and slots[u(row * SLOT_SIZE + NUM_SOURCES)] > 0:
+            work[u(STAMP)] = int(work[u(STAMP)]) % finder.LAST_STAMP + 1
+            grow(store, slots, row, counts, max_depth, min_prob, work, weights, index, nodes, probs)
 
 
-def compile_kernels() -> None:
-    """Compile every kernel for its one signature, callees first."""
-    table = "int32[:, ::1]"
-    request = f"Tuple((int32[::1], int32[::1], {table}, {table}, {table}))"
-    counts = "float64[:, :, ::1]"
-    weights = "float64[:, ::1]"
-    compile_once(edit_context, "int64(int32[::1], int64, int32[::1], int64)")
-    compile_once(add_substitute, f"int64({request}, int64, int64, int64, int64, int64)")
-    compile_once(substitute, f"void({request}, int64, int64)")
-    compile_once(
-        add_groups,
-        f"int64(int32[::1], int64, {table}, int64, {counts}, int64, float64, float64, {table}, "
-        f"{weights}, int64)",
-    )
-    compile_once(advance, f"void({table}, int64)")
+def compile_kernels() -> GrowTrees:
+    """Compile every kernel for its one signature, callees first; return ``grow_trees``."""
+    finder.compile_kernels()
+    rivals.compile_kernels()
+    work, counts, weights = "int32[::1]", "float64[:, :, ::1]", "float64[::1]"
+    node = f"int32[::1], int64, int64, {work}, int64, {counts}, int64"
+    compile_once(group_sources, f"int64({node}, {weights}, int64)")
+    compile_once(add_groups, f"int64({node}, float64, float64, {weights}, int64)")
+    compile_once(advance, f"void({work}, int64)")
     compile_once(
         grow,
-        f"int64({request}, {counts}, int64, float64, {table}, {weights}, {table}, float32[::1])",
+        f"void(int32[::1], int32[::1], int64, {counts}, int64, float64, {work}, {weights}, int64, "
+        "int32[:, ::1], float32[:, ::1])",
+        calls=(begin_tree, substitute),
     )
-    compile_once(
+    return compile_once(
         grow_trees,
-        f"void(int32[::1], {table}, int32[::1], {counts}, int64, float64, {table}, "
-        "float32[:, ::1])",
+        f"void(int32[::1], int32[::1], int32[::1], {counts}, int64, float64, {work}, {weights}, "
+        "int32[:, ::1], float32[:, ::1])",
+        calls=(find_sources, ask_for_end, grow),
     )

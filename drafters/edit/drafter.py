@@ -13,7 +13,6 @@ from ..prompt_backlog import PromptBacklog
 from ..tree import CandidateTree, IntArray
 from ..tree_batch import TreeBatch
 from . import _align_kernels as align
-from . import _source_kernels as source
 from . import _tree_kernels as tree_kernels
 
 _MIN_CAPACITY = 256
@@ -95,17 +94,20 @@ class EditDrafter:
             config: the settings; the defaults when absent.
         """
         self.config = EditConfig() if config is None else config
-        align.compile_kernels()
-        source.compile_kernels()
-        tree_kernels.compile_kernels()
+        self._append_tokens = align.compile_kernels()
+        self._grow_trees = tree_kernels.compile_kernels()
         self._store = np.empty(self.config.capacity * align.NUM_FIELDS, np.int32)
         self._used = 0  # of the store, in int32
         self._free_extents: dict[int, list[int]] = {}  # capacity in tokens: where they begin
         self._slots = np.zeros((8, align.SLOT_SIZE), np.int32)
+        self._table = self._slots.reshape(-1)  # the same, as kernels take it
         self._free_slots = list(range(len(self._slots)))[::-1]
         self._slot_of: dict[RequestId, int] = {}
         self._backlog = PromptBacklog(self.config.slice_tokens, self._append)
         self._counts = _prior_counts()
+        self._work = np.zeros(tree_kernels.WORK_SIZE, np.int32)
+        self._most_nodes = 16
+        self._weights = _room_for_weights(self._most_nodes)
 
     @property
     def name(self) -> str:
@@ -181,11 +183,12 @@ class EditDrafter:
             align.NONE if request_id in backlog else slot_of.get(request_id, align.NONE)
             for request_id in request_ids
         ]
-        rows = np.array(slots, np.int32)
-        source.find_sources(self._store, self._slots, rows, self._counts)
-        tree_kernels.grow_trees(
-            self._store, self._slots, rows, self._counts, max_depth, self.config.min_prob,
-            batch.nodes, batch.probs,
+        rows, max_nodes = np.array(slots, np.int32), batch.probs.shape[1]
+        if max_nodes > self._most_nodes:
+            self._most_nodes, self._weights = max_nodes, _room_for_weights(max_nodes)
+        self._grow_trees(
+            self._store, self._table, rows, self._counts, max_depth, self.config.min_prob,
+            self._work, self._weights, batch.nodes, batch.probs,
         )  # fmt: skip
 
     def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
@@ -201,7 +204,7 @@ class EditDrafter:
         slot = self._slot_of.get(request_id)
         if slot is not None:
             self._backlog.finish(request_id)
-            align.truncate(self._store, self._slots, slot, length)
+            align.truncate(self._store, self._table, slot, length)
 
     def stop(self, request_id: RequestId) -> None:
         """End the request and give its room back."""
@@ -221,11 +224,12 @@ class EditDrafter:
             self._allocate(slot, max(2 * header.item(align.PROMPT_LENGTH), _MIN_CAPACITY))
         elif length + tokens.size > capacity:
             self._move(slot, length + tokens.size)
-        align.append(self._store, self._slots, slot, tokens, is_output)
+        self._append_tokens(self._store, self._table, slot, tokens, is_output)
 
     def _add_slots(self) -> None:
         number = len(self._slots)
         self._slots = np.concatenate([self._slots, np.zeros_like(self._slots)])
+        self._table = self._slots.reshape(-1)
         self._free_slots = list(range(number, 2 * number))[::-1]
 
     def _allocate(self, slot: int, tokens: int) -> None:
@@ -259,7 +263,13 @@ class EditDrafter:
         text = self._store[base : base + length].copy()
         self._release(slot)
         self._allocate(slot, tokens)
-        align.append(self._store, self._slots, slot, text, False)
+        self._append_tokens(self._store, self._table, slot, text, False)
+
+
+def _room_for_weights(max_nodes: int) -> npt.NDArray[np.float64]:
+    """Return room for the weights of groups and the depths of ``max_nodes``."""
+    size = tree_kernels.WEIGHT_FIELDS * align.MAX_SOURCES + max_nodes
+    return np.zeros(size)
 
 
 def _prior_counts() -> npt.NDArray[np.float64]:

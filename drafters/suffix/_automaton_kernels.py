@@ -28,7 +28,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .._jit import compile_once, kernel
+from .._jit import compile_once, kernel, u
 
 IntArray = npt.NDArray[np.int32]
 LongArray = npt.NDArray[np.int64]
@@ -57,22 +57,22 @@ def open_automaton(arena: IntArray, base: int, caps: LongArray) -> None:
             power of two) less one, and the longest context.
     """
     for field in range(5):
-        arena[base + field] = caps[field]
-    arena[base + NUM_PREFIX] = 1
-    arena[base + NUM_BRANCH] = 1
-    arena[base + NUM_EDGE] = 0
-    arena[base + MAX_DEGREE] = 1
+        arena[u(base + field)] = caps[field]
+    arena[u(base + NUM_PREFIX)] = 1
+    arena[u(base + NUM_BRANCH)] = 1
+    arena[u(base + NUM_EDGE)] = 0
+    arena[u(base + MAX_DEGREE)] = 1
     branch_at = HEADER + PREFIX_ROW * caps[0]
-    arena[base + BRANCH_AT] = branch_at
-    arena[base + EDGE_AT] = branch_at + BRANCH_ROW * caps[1]
-    arena[base + BUCKET_AT] = branch_at + BRANCH_ROW * caps[1] + EDGE_ROW * caps[2]
-    arena[base + HEADER] = BARRIER
-    arena[base + HEADER + 1] = ROOT_STATE
+    arena[u(base + BRANCH_AT)] = branch_at
+    arena[u(base + EDGE_AT)] = branch_at + BRANCH_ROW * caps[1]
+    arena[u(base + BUCKET_AT)] = branch_at + BRANCH_ROW * caps[1] + EDGE_ROW * caps[2]
+    arena[u(base + HEADER)] = BARRIER
+    arena[u(base + HEADER + 1)] = ROOT_STATE
     root = base + branch_at
     arena[root : root + BRANCH_ROW] = -1
-    arena[root + LENGTH] = 0
-    arena[root + COUNT] = 0
-    arena[root + DEGREE] = 0
+    arena[u(root + LENGTH)] = 0
+    arena[u(root + COUNT)] = 0
+    arena[u(root + DEGREE)] = 0
 
 
 @kernel
@@ -80,17 +80,17 @@ def grow_automaton(arena: IntArray, base: int, new_base: int, caps: LongArray) -
     """Copy the automaton at ``base`` to ``new_base`` with larger tables, and hash it anew."""
     open_automaton(arena, new_base, caps)
     for field in (NUM_PREFIX, NUM_BRANCH, NUM_EDGE, MAX_DEGREE):
-        arena[new_base + field] = arena[base + field]
-    size = PREFIX_ROW * arena[base + NUM_PREFIX]
+        arena[u(new_base + field)] = arena[u(base + field)]
+    size = PREFIX_ROW * arena[u(base + NUM_PREFIX)]
     new, old = new_base + HEADER, base + HEADER
     arena[new : new + size] = arena[old : old + size]
-    size = BRANCH_ROW * arena[base + NUM_BRANCH]
-    new, old = new_base + arena[new_base + BRANCH_AT], base + arena[base + BRANCH_AT]
+    size = BRANCH_ROW * arena[u(base + NUM_BRANCH)]
+    new, old = new_base + arena[u(new_base + BRANCH_AT)], base + arena[u(base + BRANCH_AT)]
     arena[new : new + size] = arena[old : old + size]
-    size = EDGE_ROW * arena[base + NUM_EDGE]
-    new, old = new_base + arena[new_base + EDGE_AT], base + arena[base + EDGE_AT]
+    size = EDGE_ROW * arena[u(base + NUM_EDGE)]
+    new, old = new_base + arena[u(new_base + EDGE_AT)], base + arena[u(base + EDGE_AT)]
     arena[new : new + size] = arena[old : old + size]
-    for edge in range(int(arena[base + NUM_EDGE])):
+    for edge in range(int(arena[u(base + NUM_EDGE)])):
         _hash_edge(arena, new_base, edge)
 
 
@@ -105,11 +105,11 @@ def _bucket_of(source: int, token: int, mask: int) -> int:
 @kernel
 def _first_edge(arena: IntArray, base: int, bucket: int, num_edges: int) -> int:
     """Return the first edge in a bucket's chain among the first ``num_edges``, or -1."""
-    edge = int(arena[base + arena[base + BUCKET_AT] + bucket])
+    edge = int(arena[u(base + arena[u(base + BUCKET_AT)] + bucket)])
     if edge < 0 or edge >= num_edges:
         return -1
-    at = base + arena[base + EDGE_AT] + EDGE_ROW * edge
-    if _bucket_of(arena[at], arena[at + 1], arena[base + BUCKET_MASK]) != bucket:
+    at = base + arena[u(base + EDGE_AT)] + EDGE_ROW * edge
+    if _bucket_of(arena[u(at)], arena[u(at + 1)], arena[u(base + BUCKET_MASK)]) != bucket:
         return -1
     return edge
 
@@ -117,61 +117,61 @@ def _first_edge(arena: IntArray, base: int, bucket: int, num_edges: int) -> int:
 @kernel
 def find_edge(arena: IntArray, base: int, row: int, token: int) -> int:
     """Return the position in the arena of branch ``row``'s edge that reads ``token``, or -1."""
-    bucket = _bucket_of(row, token, arena[base + BUCKET_MASK])
-    edge = _first_edge(arena, base, bucket, arena[base + NUM_EDGE])
-    edges = base + arena[base + EDGE_AT]
+    bucket = _bucket_of(row, token, arena[u(base + BUCKET_MASK)])
+    edge = _first_edge(arena, base, bucket, arena[u(base + NUM_EDGE)])
+    edges = base + arena[u(base + EDGE_AT)]
     while edge >= 0:
         at = edges + EDGE_ROW * edge
-        if arena[at] == row and arena[at + 1] == token:
+        if arena[u(at)] == row and arena[u(at + 1)] == token:
             return int(at)
-        edge = int(arena[at + 3])
+        edge = int(arena[u(at + 3)])
     return -1
 
 
 @kernel
 def _hash_edge(arena: IntArray, base: int, edge: int) -> None:
     """Put ``edge``, the youngest in the table so far, in front of its bucket's chain."""
-    at = base + arena[base + EDGE_AT] + EDGE_ROW * edge
-    bucket = _bucket_of(arena[at], arena[at + 1], arena[base + BUCKET_MASK])
-    arena[at + 3] = _first_edge(arena, base, bucket, edge)
-    arena[base + arena[base + BUCKET_AT] + bucket] = edge
+    at = base + arena[u(base + EDGE_AT)] + EDGE_ROW * edge
+    bucket = _bucket_of(arena[u(at)], arena[u(at + 1)], arena[u(base + BUCKET_MASK)])
+    arena[u(at + 3)] = _first_edge(arena, base, bucket, edge)
+    arena[u(base + arena[u(base + BUCKET_AT)] + bucket)] = edge
 
 
 @kernel
 def _add_edge(arena: IntArray, base: int, row: int, token: int, target: int) -> None:
     """Add an edge to branch ``row``; the caller knows that there is room."""
-    edges = base + arena[base + EDGE_AT]
-    edge = int(arena[base + NUM_EDGE])
+    edges = base + arena[u(base + EDGE_AT)]
+    edge = int(arena[u(base + NUM_EDGE)])
     at = edges + EDGE_ROW * edge
-    arena[at] = row
-    arena[at + 1] = token
-    arena[at + 2] = target
+    arena[u(at)] = row
+    arena[u(at + 1)] = token
+    arena[u(at + 2)] = target
     _hash_edge(arena, base, edge)
-    branch = base + arena[base + BRANCH_AT] + BRANCH_ROW * row
-    if arena[branch + TAIL] < 0:
-        arena[at + 4] = edge
+    branch = base + arena[u(base + BRANCH_AT)] + BRANCH_ROW * row
+    if arena[u(branch + TAIL)] < 0:
+        arena[u(at + 4)] = edge
     else:
-        last = edges + EDGE_ROW * arena[branch + TAIL]
-        arena[at + 4] = arena[last + 4]
-        arena[last + 4] = edge
-    arena[branch + TAIL] = edge
-    arena[branch + DEGREE] += 1
-    arena[base + MAX_DEGREE] = max(arena[base + MAX_DEGREE], arena[branch + DEGREE])
-    arena[base + NUM_EDGE] = edge + 1
+        last = edges + EDGE_ROW * arena[u(branch + TAIL)]
+        arena[u(at + 4)] = arena[u(last + 4)]
+        arena[u(last + 4)] = edge
+    arena[u(branch + TAIL)] = edge
+    arena[u(branch + DEGREE)] += 1
+    arena[u(base + MAX_DEGREE)] = max(arena[u(base + MAX_DEGREE)], arena[u(branch + DEGREE)])
+    arena[u(base + NUM_EDGE)] = edge + 1
 
 
 @kernel
 def link_of(arena: IntArray, base: int, state: int) -> int:
     """Return the state of the longest context that ends like ``state`` in more places."""
     if state >= 0:
-        return int(arena[base + HEADER + PREFIX_ROW * state + 1])
-    return int(arena[base + arena[base + BRANCH_AT] + BRANCH_ROW * (-1 - state)])
+        return int(arena[u(base + HEADER + PREFIX_ROW * state + 1)])
+    return int(arena[u(base + arena[u(base + BRANCH_AT)] + BRANCH_ROW * (-1 - state))])
 
 
 @kernel
 def length_of(arena: IntArray, base: int, state: int) -> int:
     """Return the length of the longest context of a branch state."""
-    return int(arena[base + arena[base + BRANCH_AT] + BRANCH_ROW * (-1 - state) + LENGTH])
+    return int(arena[u(base + arena[u(base + BRANCH_AT)] + BRANCH_ROW * (-1 - state) + LENGTH)])
 
 
 @kernel
@@ -188,41 +188,41 @@ def settle(arena: IntArray, base: int, state: int, length: int) -> int:
 @kernel
 def context_state(arena: IntArray, base: int) -> int:
     """Return the state of the longest repeated suffix of the text, a context at most."""
-    state = link_of(arena, base, arena[base + NUM_PREFIX] - 1)
-    return settle(arena, base, state, arena[base + MAX_CONTEXT])
+    state = link_of(arena, base, arena[u(base + NUM_PREFIX)] - 1)
+    return settle(arena, base, state, arena[u(base + MAX_CONTEXT)])
 
 
 @kernel
 def _split(arena: IntArray, base: int, state: int, length: int) -> int:
     """Move the contexts of ``state`` up to ``length`` to a new branch state, and return that."""
-    row = int(arena[base + NUM_BRANCH])
-    arena[base + NUM_BRANCH] = row + 1
-    branches = base + arena[base + BRANCH_AT]
+    row = int(arena[u(base + NUM_BRANCH)])
+    arena[u(base + NUM_BRANCH)] = row + 1
+    branches = base + arena[u(base + BRANCH_AT)]
     at = branches + BRANCH_ROW * row
-    arena[at + TAIL] = -1
-    arena[at + LENGTH] = length
-    arena[at + DEGREE] = 0
+    arena[u(at + TAIL)] = -1
+    arena[u(at + LENGTH)] = length
+    arena[u(at + DEGREE)] = 0
     if state >= 0:
         old = base + HEADER + PREFIX_ROW * state
-        arena[at + LINK] = arena[old + 1]
-        arena[at + COUNT] = 1
-        arena[at + LAST] = state
-        arena[at + PREVIOUS] = -1
-        arena[old + 1] = -1 - row
-        if state + 1 < arena[base + NUM_PREFIX] and arena[old + PREFIX_ROW] >= 0:
-            _add_edge(arena, base, row, arena[old + PREFIX_ROW], state + 1)
+        arena[u(at + LINK)] = arena[u(old + 1)]
+        arena[u(at + COUNT)] = 1
+        arena[u(at + LAST)] = state
+        arena[u(at + PREVIOUS)] = -1
+        arena[u(old + 1)] = -1 - row
+        if state + 1 < arena[u(base + NUM_PREFIX)] and arena[u(old + PREFIX_ROW)] >= 0:
+            _add_edge(arena, base, row, arena[u(old + PREFIX_ROW)], state + 1)
         return -1 - row
     old = branches + BRANCH_ROW * (-1 - state)
-    arena[at + LINK] = arena[old + LINK]
+    arena[u(at + LINK)] = arena[u(old + LINK)]
     arena[at + COUNT : at + DEGREE] = arena[old + COUNT : old + DEGREE]
-    arena[old + LINK] = -1 - row
-    edges = base + arena[base + EDGE_AT]
-    tail = int(arena[old + TAIL])
+    arena[u(old + LINK)] = -1 - row
+    edges = base + arena[u(base + EDGE_AT)]
+    tail = int(arena[u(old + TAIL)])
     edge = tail
     while edge >= 0:
-        source = edges + EDGE_ROW * int(arena[edges + EDGE_ROW * edge + 4])
-        _add_edge(arena, base, row, arena[source + 1], arena[source + 2])
-        edge = int(arena[edges + EDGE_ROW * edge + 4])
+        source = edges + EDGE_ROW * int(arena[u(edges + EDGE_ROW * edge + 4)])
+        _add_edge(arena, base, row, arena[u(source + 1)], arena[u(source + 2)])
+        edge = int(arena[u(edges + EDGE_ROW * edge + 4)])
         if edge == tail:
             break
     return -1 - row
@@ -231,12 +231,12 @@ def _split(arena: IntArray, base: int, state: int, length: int) -> int:
 @kernel
 def _append_token(arena: IntArray, base: int, token: int) -> None:
     """Append one token; a negative one is a barrier. The caller knows that there is room."""
-    new = int(arena[base + NUM_PREFIX])
+    new = int(arena[u(base + NUM_PREFIX)])
     at = base + HEADER + PREFIX_ROW * new
     state = context_state(arena, base)
-    arena[at] = max(int(token), BARRIER)
-    arena[at + 1] = ROOT_STATE
-    arena[base + NUM_PREFIX] = new + 1
+    arena[u(at)] = max(int(token), BARRIER)
+    arena[u(at + 1)] = ROOT_STATE
+    arena[u(base + NUM_PREFIX)] = new + 1
     if token < 0:
         return
     edge = find_edge(arena, base, -1 - state, token)
@@ -248,36 +248,36 @@ def _append_token(arena: IntArray, base: int, token: int) -> None:
         edge = find_edge(arena, base, -1 - state, token)
     target = ROOT_STATE
     if edge >= 0:
-        target = int(arena[edge + 2])
-        length = min(length_of(arena, base, state), arena[base + MAX_CONTEXT]) + 1
+        target = int(arena[u(edge + 2)])
+        length = min(length_of(arena, base, state), arena[u(base + MAX_CONTEXT)]) + 1
         if target >= 0 or length_of(arena, base, target) != length:
             old = target
             target = _split(arena, base, old, length)
-            while edge >= 0 and arena[edge + 2] == old:
-                arena[edge + 2] = target
+            while edge >= 0 and arena[u(edge + 2)] == old:
+                arena[u(edge + 2)] = target
                 if state == ROOT_STATE:
                     break
                 state = link_of(arena, base, state)
                 edge = find_edge(arena, base, -1 - state, token)
-    arena[at + 1] = target
-    branches = base + arena[base + BRANCH_AT]
+    arena[u(at + 1)] = target
+    branches = base + arena[u(base + BRANCH_AT)]
     while target < 0:  # every context that ends here occurs once more
         row = branches + BRANCH_ROW * (-1 - target)
-        arena[row + COUNT] += 1
-        arena[row + PREVIOUS] = arena[row + LAST]
-        arena[row + LAST] = new
-        target = 0 if target == ROOT_STATE else int(arena[row + LINK])
+        arena[u(row + COUNT)] += 1
+        arena[u(row + PREVIOUS)] = arena[u(row + LAST)]
+        arena[u(row + LAST)] = new
+        target = 0 if target == ROOT_STATE else int(arena[u(row + LINK)])
 
 
 @kernel
 def append(arena: IntArray, base: int, tokens: IntArray, start: int, stop: int) -> int:
     """Append ``tokens[start:stop]`` while there is room; return the position reached."""
     for position in range(start, stop):
-        most_edges = arena[base + MAX_CONTEXT] + 2 + arena[base + MAX_DEGREE]
+        most_edges = arena[u(base + MAX_CONTEXT)] + 2 + arena[u(base + MAX_DEGREE)]
         if (
-            arena[base + NUM_PREFIX] >= arena[base + PREFIX_CAP]
-            or arena[base + NUM_BRANCH] >= arena[base + BRANCH_CAP]
-            or arena[base + NUM_EDGE] + most_edges > arena[base + EDGE_CAP]
+            arena[u(base + NUM_PREFIX)] >= arena[u(base + PREFIX_CAP)]
+            or arena[u(base + NUM_BRANCH)] >= arena[u(base + BRANCH_CAP)]
+            or arena[u(base + NUM_EDGE)] + most_edges > arena[u(base + EDGE_CAP)]
         ):
             return position
         _append_token(arena, base, tokens[position])
@@ -294,14 +294,14 @@ def advance(arena: IntArray, base: int, state: int, length: int, token: int) -> 
         target = DEAD_END
         if state >= 0:
             after = base + HEADER + PREFIX_ROW * (state + 1)
-            if state + 1 < arena[base + NUM_PREFIX] and arena[after] == token:
+            if state + 1 < arena[u(base + NUM_PREFIX)] and arena[u(after)] == token:
                 target = state + 1
         else:
             edge = find_edge(arena, base, -1 - state, token)
             if edge >= 0:
-                target = int(arena[edge + 2])
+                target = int(arena[u(edge + 2)])
         if target != DEAD_END:
-            length = min(length + 1, int(arena[base + MAX_CONTEXT]))
+            length = min(length + 1, int(arena[u(base + MAX_CONTEXT)]))
             return settle(arena, base, target, length), length
         if state == ROOT_STATE:
             return ROOT_STATE, 0
@@ -346,7 +346,7 @@ def catch_up(arena: IntArray, cursor: LongArray, tokens: IntArray, start: int, s
     base = cursor[0, 0]
     reached = append(arena, base, tokens, start, stop)
     cursor[0, 1] = context_state(arena, base)
-    cursor[0, 2] = min(length_of(arena, base, cursor[0, 1]), arena[base + MAX_CONTEXT])
+    cursor[0, 2] = min(length_of(arena, base, cursor[0, 1]), arena[u(base + MAX_CONTEXT)])
     return reached
 
 

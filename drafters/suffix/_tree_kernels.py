@@ -1,341 +1,311 @@
-"""Kernels that turn suffix automata into a tree of candidates, most probable path first.
+"""Kernels that grow the trees of the suffix pool, most probable path first.
 
-The estimate backs off through the contexts of all sources (the request's own text, then the
-segments of its namespace), longest first. Each context spends the share ``trust`` of the
-probability that is left on the tokens that followed it, by their counts and with a bonus for the
-latest, and leaves the rest to the next. ``trust`` depends on the source, on the context's length
-and on how its counts look.
-
-Nothing is hashed here: an edge names the state that it leads to, so a candidate carries the states
-of its own contexts, and its children need no search.
-
-Source: interpolated back-off as in Kneser and Ney 1995; escapes with contexts of their own as in
-Bloom 1998, "Solving the problems of context modeling".
+Each step down follows links through an automaton of some megabytes, and waits for memory. So the
+trees of several requests grow in turn, node by node, and what a node will read is asked for while
+the others are worked on. Each has a *lane* of the room to work in: a header, the sources that say
+something, the queue, the nodes' depths and the candidates.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
-from .._jit import compile_once, kernel
+from .._jit import compile_once, kernel, prefetch, u
+from . import _vote_kernels as voting
 from ._automaton_kernels import (
     BRANCH_AT,
     BRANCH_ROW,
-    COUNT,
-    DEGREE,
     EDGE_AT,
     EDGE_ROW,
     HEADER,
     LAST,
-    LENGTH,
     NUM_PREFIX,
     PREFIX_ROW,
-    PREVIOUS,
     ROOT_STATE,
     TAIL,
+)
+from ._vote_kernels import (
+    AT_LENGTH,
+    AT_STATE,
+    BRANCHES,
+    CONTEXT,
+    DEPTH,
+    EDGES,
+    KIND,
+    LANE_HEADER,
+    MAX_CHILDREN,
+    NODE,
+    NODES,
+    NUM_ROWS,
+    PARENT,
+    PREFIXES,
+    QUEUED,
+    RING_ROW,
+    RINGS,
+    SOURCE_ROW,
+    SOURCES,
+    STATES,
+    TOKEN,
+    USED,
+    expand,
 )
 
 IntArray = npt.NDArray[np.int32]
 LongArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 DoubleArray = npt.NDArray[np.float64]
+Propose = Callable[
+    [
+        IntArray, LongArray, LongArray, int, float, DoubleArray, LongArray, IntArray, DoubleArray,
+        IntArray, FloatArray,
+    ],
+    None,
+]  # fmt: skip
 
-NUM_SHAPES = 8
-MAX_CHILDREN = 24
-"""Candidates kept below one node."""
-MAX_EDGES = 16
-"""Continuations looked at in one context, oldest first."""
-BONUS = 1.0
-"""What the latest continuation counts more than the others, in occurrences."""
-FRACTION = 0.125
-"""Votes below this part of the least useful probability are not cast."""
-TOKEN, PARENT, STATES = 0, 1, 2
-"""Columns of a candidate: its token, its parent's node, then a state and a length a source."""
-BASE, STATE, MATCHED = 0, 1, 2
+NUM_LANES = 16
+MAX_STAGES = 20
+"""How far what a node reads is asked for ahead, in links."""
+BASE, STATE, MATCHED, CURSOR_ROW = 0, 1, 2, 3
 """Columns of a cursor: the automaton's extent (-1 when absent), the state, the matched length."""
+PATH, CUT, LANE_FLOATS = 0, 1, 2
+"""A lane's numbers: the probability of the node's path, and the one below which no candidate is of
+use; those of the candidates follow."""
+
+
+def room_for(num_sources: int, max_nodes: int) -> tuple[int, int]:
+    """Return how many int32 and float64 all lanes take for trees of ``max_nodes``."""
+    num_candidates = (max_nodes + 1) * MAX_CHILDREN
+    num_ints = LANE_HEADER + SOURCE_ROW * num_sources + 2 * max_nodes
+    num_ints += num_candidates * (STATES + 2 * num_sources)
+    return NUM_LANES * num_ints, NUM_LANES * (LANE_FLOATS + num_candidates)
 
 
 @kernel
-def _shorter(arena: IntArray, base: int, state: int) -> tuple[int, int]:
-    """Return the state of the next shorter context in more places, and that context's length."""
-    branches = base + arena[base + BRANCH_AT]
-    if state >= 0:
-        link = int(arena[base + HEADER + PREFIX_ROW * state + 1])
-    else:
-        link = int(arena[branches + BRANCH_ROW * (-1 - state)])
-    return link, int(arena[branches + BRANCH_ROW * (-1 - link) + LENGTH])
-
-
-@kernel
-def _settle(arena: IntArray, base: int, state: int, length: int) -> int:
-    """Return the state that holds the last ``length`` tokens of a context of ``state``."""
-    while state != ROOT_STATE:
-        link, longest = _shorter(arena, base, state)
-        if longest < length:
-            break
-        state = link
-    return state
-
-
-@kernel
-def _token_after(arena: IntArray, base: int, position: int) -> int:
-    """Return the token behind a prefix state, or -1 at the end, at a barrier and for -1."""
-    if position < 0 or position + 1 >= arena[base + NUM_PREFIX]:
-        return -1
-    return int(arena[base + HEADER + PREFIX_ROW * (position + 1)])
-
-
-@kernel
-def _shape_of(count: int, degree: int) -> int:
-    """Return how a context's counts look, 0 to 7: how often it occurred, how many ways it went."""
-    if degree <= 1:
-        return 0 if count < 2 else 1 if count < 3 else 2 if count < 5 else 3
-    if 2 * count <= 3 * degree:
-        return 4
-    return 5 if count <= 3 * degree else 6 if count <= 8 * degree else 7
-
-
-@kernel
-def _vote(
-    pool: LongArray, probs: DoubleArray, first: int, num: int, token: int, prob: float,
-    source: int, state: int, length: int,
+def _enqueue(
+    work: IntArray, queue: int, queued: int, room: int, floats: DoubleArray, probs: int,
+    candidate: int,
 ) -> int:  # fmt: skip
-    """Add ``prob`` to the child that holds ``token``; return the number of children.
-
-    The first context of a source that votes for a token is the longest: the child keeps its state.
-    """
-    child = first
-    while child < first + num and pool[child, TOKEN] != token:
-        child += 1
-    if child == first + num:
-        if num == MAX_CHILDREN:
-            return num
-        pool[child, TOKEN] = token
-        for column in range(STATES + 1, pool.shape[1], 2):
-            pool[child, column] = 0
-        probs[child] = 0.0
-        num += 1
-    probs[child] += prob
-    if pool[child, STATES + 2 * source + 1] == 0:
-        pool[child, STATES + 2 * source] = state
-        pool[child, STATES + 2 * source + 1] = length
-    return num
-
-
-@kernel
-def _ask(
-    arena: IntArray, base: int, source: int, state: int, length: int, mass: float, least: float,
-    trust: DoubleArray, cell: int, pool: LongArray, probs: DoubleArray, first: int, num: int,
-) -> tuple[int, float]:  # fmt: skip
-    """Spend a part of ``mass`` on what followed one context.
-
-    Args:
-        arena: int32, the automata.
-        base: the extent of the source's automaton.
-        source: the source's column.
-        state: the context's state there, not the root.
-        length: the context's length.
-        mass: the probability left to spend.
-        least: smaller votes are not cast.
-        trust: float64, the trust table, flat.
-        cell: where the entries for such a context begin in it, one a shape.
-        pool: int64, candidates; the children so far are voted on.
-        probs: float64, their probabilities.
-        first: the first child.
-        num: the number of children.
-
-    Returns:
-        The number of children and the mass spent.
-    """
-    below = length + 1
-    if state >= 0:
-        token = _token_after(arena, base, state)
-        if token < 0:
-            return num, 0.0
-        spent = mass * trust[cell]
-        return _vote(pool, probs, first, num, token, spent, source, state + 1, below), spent
-    branches = base + arena[base + BRANCH_AT]
-    row = branches + BRANCH_ROW * (-1 - state)
-    count, latest = int(arena[row + COUNT]), int(arena[row + LAST])
-    if latest + 1 == arena[base + NUM_PREFIX]:  # the text ends there: nothing followed yet
-        count, latest = count - 1, int(arena[row + PREVIOUS])
-    degree = int(arena[row + DEGREE])
-    if degree == 0 or count <= 0:
-        return num, 0.0
-    spent = mass * trust[cell + _shape_of(count, degree)]
-    unit = spent / count
-    token = _token_after(arena, base, latest)
-    if token >= 0:
-        unit = spent / (count + BONUS)
-        if unit * BONUS >= least:
-            target = _settle(arena, base, latest + 1, below)
-            num = _vote(pool, probs, first, num, token, unit * BONUS, source, target, below)
-    edges = base + arena[base + EDGE_AT]
-    edge = int(arena[row + TAIL])
-    for _ in range(min(degree, MAX_EDGES)):
-        edge = int(arena[edges + EDGE_ROW * edge + 4])
-        at = edges + EDGE_ROW * edge
-        target = int(arena[at + 2])
-        vote = unit
-        if target < 0:
-            vote *= arena[branches + BRANCH_ROW * (-1 - target) + COUNT]
-        if vote >= least:
-            num = _vote(pool, probs, first, num, int(arena[at + 1]), vote, source, target, below)
-    return num, spent
-
-
-@kernel
-def _expand(
-    arena: IntArray, bases: LongArray, kinds: LongArray, states: LongArray, floor: float,
-    trust: DoubleArray, groups: LongArray, pool: LongArray, probs: DoubleArray, first: int,
-) -> int:  # fmt: skip
-    """Write what may follow one node, with probabilities given the node; return how many.
-
-    Args:
-        arena: int32, the automata.
-        bases: ``(num_sources,)`` int64, the extents.
-        kinds: ``(num_sources,)`` int64, 0 for the request's own text, 1 for earlier texts.
-        states: ``(2 * num_sources,)`` int64, the node's state and matched length in each source;
-            overwritten.
-        floor: contexts are asked while more than this probability is left.
-        trust: ``(2, 2, num_groups, NUM_SHAPES)`` float64, flat: own text or earlier ones, first
-            context asked or a later one, group of lengths, shape.
-        groups: ``(max_context + 1,)`` int64, the group of each length.
-        pool: int64, candidates; overwritten from ``first`` on.
-        probs: float64, their probabilities; overwritten from ``first`` on.
-        first: the first child's place.
-    """
-    for source in range(bases.size):
-        if states[2 * source + 1] > 0:
-            length = min(states[2 * source + 1], groups.size - 1)
-            states[2 * source] = _settle(arena, bases[source], states[2 * source], length)
-            states[2 * source + 1] = length
-    table_size = trust.size // 4
-    num, later, mass = 0, 0, 1.0
-    while mass > floor:
-        source, length = 0, 0
-        for other in range(bases.size):
-            if states[2 * other + 1] > length:
-                source, length = other, states[2 * other + 1]
-        if length == 0:
-            break
-        state, kind, base = states[2 * source], kinds[source], bases[source]
-        cell = (2 * kind + later) * table_size + groups[length] * NUM_SHAPES
-        num, spent = _ask(
-            arena, base, source, state, length, mass, floor * FRACTION, trust, cell, pool, probs,
-            first, num,
-        )  # fmt: skip
-        if spent > 0.0:
-            mass -= spent
-            later = 1
-        states[2 * source], states[2 * source + 1] = _shorter(arena, base, state)
-    return num
-
-
-@kernel
-def _enqueue(queue: LongArray, queued: int, probs: DoubleArray, candidate: int) -> int:
     """Queue a candidate, in place of the worst when the queue is full; return how many wait.
 
     Args:
-        queue: int64, candidates, the best at the end; changed.
+        work: the lanes.
+        queue: where the queue is in it: candidates, the best at the end; changed.
         queued: their number.
-        probs: float64, the candidates' probabilities.
+        room: the most that may wait.
+        floats: the lanes' numbers.
+        probs: where the candidates' probabilities are in it.
         candidate: the new one, not the worst of a full queue; among equals the older comes first.
     """
-    place = queued
-    while place > 0 and probs[queue[place - 1]] >= probs[candidate]:
+    place, prob = queued, floats[u(probs + candidate)]
+    while place > 0 and floats[u(probs + int(work[u(queue + place - 1)]))] >= prob:
         place -= 1
-    if queued == queue.size:
+    if queued == room:
         for other in range(1, place):
-            queue[other - 1] = queue[other]
-        queue[max(place - 1, 0)] = candidate
+            work[u(queue + other - 1)] = work[u(queue + other)]
+        work[u(queue + max(place - 1, 0))] = candidate
         return queued
     for other in range(queued, place, -1):
-        queue[other] = queue[other - 1]
-    queue[place] = candidate
+        work[u(queue + other)] = work[u(queue + other - 1)]
+    work[u(queue + place)] = candidate
     return queued + 1
 
 
 @kernel
-def _draft(
-    arena: IntArray, cursor: LongArray, max_depth: int, min_prob: float, trust: DoubleArray,
-    groups: LongArray, pool: LongArray, probs: DoubleArray, nodes: IntArray,
-    node_probs: FloatArray,
-) -> int:  # fmt: skip
-    """Write one request's tree and return its number of nodes.
+def _open_lane(
+    arena: IntArray, cursors: LongArray, first: int, stop: int, work: IntArray, lane: int
+) -> None:
+    """Bring a request's place in each source to its lane; the tree has no node yet.
 
     Args:
-        arena: int32, the automata.
-        cursor: ``(num_sources, 3)`` int64, where the request stands in each source.
-        max_depth: the deepest node's depth.
-        min_prob: path probability below which nothing is proposed.
-        trust: see ``_expand``.
-        groups: see ``_expand``.
-        pool: ``((max_nodes + 1) * MAX_CHILDREN, columns)`` int64, scratch: candidates.
-        probs: float64 of the same length, scratch: their path probabilities.
-        nodes: ``(2, max_nodes)`` int32, tokens and parents, overwritten.
-        node_probs: ``(max_nodes,)`` float32, path probabilities, overwritten.
+        arena: the automata.
+        cursors: flat.
+        first: where the request's begin in it.
+        stop: behind them.
+        work: the lanes.
+        lane: where this one begins.
     """
-    max_nodes = nodes.shape[1]
-    active = 0  # a source without a match says nothing about any node of the tree
-    bases = np.empty(cursor.shape[0], np.int64)
-    kinds = np.empty(cursor.shape[0], np.int64)
-    states = np.empty(2 * cursor.shape[0], np.int64)
-    for source in range(cursor.shape[0]):
-        if cursor[source, BASE] >= 0 and cursor[source, MATCHED] > 0:
-            bases[active] = cursor[source, BASE]
-            kinds[active] = min(source, 1)
-            states[2 * active] = cursor[source, STATE]
-            states[2 * active + 1] = cursor[source, MATCHED]
-            active += 1
-    bases, kinds, states = bases[:active], kinds[:active], states[: 2 * active]
-    rows = pool[:, : STATES + 2 * active]
-    queue = np.empty(max_nodes, np.int64)  # candidates, the best at the end
-    depths = np.empty(max_nodes, np.int64)
-    queued, used, num = 0, 0, 0
-    node, depth, path, cut = -1, 0, 1.0, min_prob
-    while True:
-        if depth < max_depth and path > cut:
-            fresh = _expand(
-                arena, bases, kinds, states, cut / path, trust, groups, rows, probs, used
-            )
-            for child in range(used, used + fresh):
-                if probs[child] * path < cut or rows[child, TOKEN] < 0:
-                    continue
-                probs[used] = probs[child] * path
-                for column in range(rows.shape[1]):
-                    rows[used, column] = rows[child, column]
-                rows[used, PARENT] = node
-                queued = _enqueue(queue, queued, probs, used)
-                used += 1
-                if queued >= max_nodes - num:  # the tree has no room for anything worse
-                    cut = max(cut, probs[queue[queued - (max_nodes - num)]])
-        if queued == 0:
-            return num
-        queued -= 1
-        best = queue[queued]
-        path, node = probs[best], rows[best, PARENT]
-        depth = 1 if node < 0 else depths[node] + 1
-        nodes[0, num] = rows[best, TOKEN]
-        nodes[1, num] = node
-        node_probs[num] = path
-        depths[num] = depth
-        for column in range(2 * active):
-            states[column] = rows[best, STATES + column]
-        node = num
-        num += 1
-        if num == max_nodes:
-            return num
-        if queued >= max_nodes - num:
-            cut = max(cut, probs[queue[queued - (max_nodes - num)]])
+    active, kind = lane + LANE_HEADER, 0
+    for at in range(first, stop, CURSOR_ROW):
+        base = int(cursors[u(at + BASE)])
+        if base >= 0 and cursors[u(at + MATCHED)] > 0:
+            work[u(active + BRANCHES)] = base + int(arena[u(base + BRANCH_AT)])
+            work[u(active + EDGES)] = base + int(arena[u(base + EDGE_AT)])
+            work[u(active + PREFIXES)] = base + HEADER
+            work[u(active + NUM_ROWS)] = arena[u(base + NUM_PREFIX)]
+            work[u(active + KIND)] = kind
+            work[u(active + AT_STATE)] = cursors[u(at + STATE)]
+            work[u(active + AT_LENGTH)] = cursors[u(at + MATCHED)]
+            active += SOURCE_ROW
+        kind = 1
+    for field in range(LANE_HEADER):
+        work[u(lane + field)] = 0
+    work[u(lane + SOURCES)] = (active - lane - LANE_HEADER) // SOURCE_ROW
+    work[u(lane + NODE)] = -1
+
+
+@kernel
+def _look_ahead(arena: IntArray, work: IntArray, lane: int) -> None:
+    """Ask for the states of a lane's node, from which ``_ask_ahead`` goes on."""
+    first = lane + LANE_HEADER
+    stop = first + SOURCE_ROW * int(work[u(lane + SOURCES)])
+    for source in range(first, stop, SOURCE_ROW):
+        state = int(work[u(source + AT_STATE)])
+        work[u(source + CONTEXT)] = state if work[u(source + AT_LENGTH)] > 0 else ROOT_STATE
+        for ring in range(source + RINGS, source + SOURCE_ROW, RING_ROW):
+            work[u(ring)] = -1
+        if state >= 0:
+            prefetch(arena, u(int(work[u(source + PREFIXES)]) + PREFIX_ROW * state))
+        else:
+            prefetch(arena, u(int(work[u(source + BRANCHES)]) + BRANCH_ROW * (-1 - state)))
+
+
+@kernel
+def _ask_ahead(arena: IntArray, work: IntArray, lane: int) -> bool:
+    """Look at what was asked for last, and ask for what it leads to.
+
+    Each call goes one link further, from a context to the next shorter one, and round the ring of
+    each one's edges. Returns whether there was anything to ask for.
+    """
+    first = lane + LANE_HEADER
+    stop = first + SOURCE_ROW * int(work[u(lane + SOURCES)])
+    asked = False
+    for source in range(first, stop, SOURCE_ROW):
+        branches, edges = int(work[u(source + BRANCHES)]), int(work[u(source + EDGES)])
+        prefixes, state = int(work[u(source + PREFIXES)]), int(work[u(source + CONTEXT)])
+        free = -1
+        for ring in range(source + RINGS, source + SOURCE_ROW, RING_ROW):
+            edge = int(work[u(ring)])
+            if edge < 0:
+                if edge == -1 and free < 0:
+                    free = ring
+                continue
+            asked = True
+            at = edges + EDGE_ROW * edge
+            if work[u(ring + 2)] >= 0:
+                latest = prefixes + PREFIX_ROW * int(work[u(ring + 2)])
+                link = min(int(arena[u(latest + 1)]), ROOT_STATE)
+                prefetch(arena, u(branches + BRANCH_ROW * (-1 - link)))
+                work[u(ring + 2)] = -1
+            target, sibling = int(arena[u(at + 2)]), int(arena[u(at + 4)])
+            if target < 0:
+                prefetch(arena, u(branches + BRANCH_ROW * (-1 - target)))
+            if sibling == work[u(ring + 1)]:
+                work[u(ring)] = -2
+            else:
+                work[u(ring)] = sibling
+                prefetch(arena, u(edges + EDGE_ROW * sibling))
+        if state == ROOT_STATE or free < 0:
+            continue
+        asked = True
+        if state >= 0:
+            link = int(arena[u(prefixes + PREFIX_ROW * state + 1)])
+        else:
+            row = branches + BRANCH_ROW * (-1 - state)
+            link = int(arena[u(row)])
+            tail, latest = int(arena[u(row + TAIL)]), int(arena[u(row + LAST)]) + 1
+            if tail >= 0:
+                prefetch(arena, u(edges + EDGE_ROW * tail))
+                prefetch(arena, u(prefixes + PREFIX_ROW * latest))
+                work[u(free)], work[u(free + 1)] = tail, tail
+                work[u(free + 2)] = latest
+        work[u(source + CONTEXT)] = link
+        prefetch(arena, u(branches + BRANCH_ROW * (-1 - link)))
+    return asked
+
+
+@kernel
+def _grow(
+    arena: IntArray, work: IntArray, floats: DoubleArray, lane: int, numbers: int, max_depth: int,
+    trust: DoubleArray, groups: LongArray, num_sources: int, out: int, nodes: IntArray,
+    node_probs: FloatArray,
+) -> bool:  # fmt: skip
+    """Find what may follow a lane's node, and take the most probable candidate into the tree.
+
+    Args:
+        arena: the automata.
+        work: the lanes.
+        floats: their numbers.
+        lane: where the lane begins in ``work``.
+        numbers: where it does in ``floats``.
+        max_depth: the deepest node's depth.
+        trust: see ``expand``.
+        groups: see ``expand``.
+        num_sources: for which the lane has room.
+        out: which row of ``nodes`` and ``node_probs`` is the tree's.
+        nodes: tokens and parents, overwritten; the number of nodes once it is known.
+        node_probs: path probabilities, overwritten.
+
+    Returns:
+        Whether the tree may grow further.
+    """
+    max_nodes = node_probs.shape[1]
+    queue = lane + LANE_HEADER + SOURCE_ROW * num_sources
+    depths, pool, probs = queue + max_nodes, queue + 2 * max_nodes, numbers + LANE_FLOATS
+    columns = STATES + 2 * int(work[u(lane + SOURCES)])
+    queued, used = int(work[u(lane + QUEUED)]), int(work[u(lane + USED)])
+    num, node = int(work[u(lane + NODES)]), int(work[u(lane + NODE)])
+    path, cut = floats[u(numbers + PATH)], floats[u(numbers + CUT)]
+    if work[u(lane + DEPTH)] < max_depth and path > cut:
+        fresh = expand(
+            arena, work, floats, lane, cut / path, trust, groups, pool + used * columns, columns,
+            probs + used,
+        )  # fmt: skip
+        for child in range(used, used + fresh):
+            row, kept = pool + child * columns, pool + used * columns
+            prob = floats[u(probs + child)] * path
+            if prob < cut or work[u(row + TOKEN)] < 0:
+                continue
+            floats[u(probs + used)] = prob
+            if kept < row:
+                for column in range(columns):
+                    work[u(kept + column)] = work[u(row + column)]
+            work[u(kept + PARENT)] = node
+            queued = _enqueue(work, queue, queued, max_nodes, floats, probs, used)
+            used += 1
+            if queued >= max_nodes - num:  # the tree has no room for anything worse
+                last = int(work[u(queue + queued - (max_nodes - num))])
+                cut = max(cut, floats[u(probs + last)])
+    if queued == 0:
+        nodes[u(out), 0] = num
+        return False
+    queued -= 1
+    best = int(work[u(queue + queued)])
+    row = pool + best * columns
+    node = int(work[u(row + PARENT)])
+    depth = 1 if node < 0 else int(work[u(depths + node)]) + 1
+    nodes[u(out), u(1 + num)] = work[u(row + TOKEN)]
+    nodes[u(out), u(1 + max_nodes + num)] = node
+    node_probs[u(out), u(num)] = floats[u(probs + best)]
+    work[u(depths + num)] = depth
+    num += 1
+    if num == max_nodes:
+        nodes[u(out), 0] = num
+        return False
+    if queued >= max_nodes - num:
+        last = int(work[u(queue + queued - (max_nodes - num))])
+        cut = max(cut, floats[u(probs + last)])
+    source = lane + LANE_HEADER
+    for column in range(STATES, columns, 2):
+        work[u(source + AT_STATE)] = work[u(row + column)]
+        work[u(source + AT_LENGTH)] = work[u(row + column + 1)]
+        source += SOURCE_ROW
+    work[u(lane + QUEUED)] = queued
+    work[u(lane + USED)] = used
+    work[u(lane + NODES)] = num
+    work[u(lane + NODE)] = num - 1
+    work[u(lane + DEPTH)] = depth
+    floats[u(numbers + PATH)], floats[u(numbers + CUT)] = floats[u(probs + best)], cut
+    return True
 
 
 @kernel
 def propose(
     arena: IntArray, cursors: LongArray, rows: LongArray, max_depth: int, min_prob: float,
-    trust: DoubleArray, groups: LongArray, pool: LongArray, probs: DoubleArray,
-    nodes: IntArray, node_probs: FloatArray,
+    trust: DoubleArray, groups: LongArray, work: IntArray, floats: DoubleArray, nodes: IntArray,
+    node_probs: FloatArray,
 ) -> None:  # fmt: skip
     """Write one tree a request; a row of -1 gets none.
 
@@ -343,54 +313,74 @@ def propose(
         arena: int32, the automata.
         cursors: ``(num_rows, num_sources, 3)`` int64, where each request stands.
         rows: ``(batch,)`` int64, the requests' rows.
-        max_depth: see ``_draft``, as for those not named here.
+        max_depth: the deepest node's depth.
         min_prob: path probability below which nothing is proposed.
-        trust: the trust table, not flat.
+        trust: the trust table, flat; see ``expand``.
         groups: the group of each length.
-        pool: scratch.
-        probs: scratch.
+        work: int32, room to work in; see ``room_for``.
+        floats: float64, room to work in.
         nodes: ``(batch, 1 + 2 * max_nodes)`` int32, overwritten (``TreeBatch``).
         node_probs: ``(batch, max_nodes)`` float32, overwritten.
     """
-    flat = trust.reshape(trust.size)
-    for index in range(rows.size):
-        nodes[index, 0] = 0
-        if rows[index] >= 0:
-            tree = nodes[index, 1:].reshape((2, node_probs.shape[1]))
-            nodes[index, 0] = _draft(
-                arena, cursors[rows[index]], max_depth, min_prob, flat, groups, pool, probs,
-                tree, node_probs[index],
-            )  # fmt: skip
+    num_sources, flat = cursors.shape[1], cursors.reshape(cursors.size)
+    width = num_sources * CURSOR_ROW
+    lane_size, numbers_size = work.size // NUM_LANES, floats.size // NUM_LANES
+    running = np.empty(NUM_LANES, np.int64)
+    for begin in range(0, rows.size, NUM_LANES):
+        num_running = 0
+        for index in range(begin, min(begin + NUM_LANES, rows.size)):
+            nodes[u(index), 0] = 0
+            if rows[u(index)] >= 0:
+                running[u(num_running)] = index
+                num_running += 1
+                prefetch(arena, u(max(int(flat[u(int(rows[u(index)]) * width)]), 0)))
+        for rank in range(num_running):
+            index = int(running[u(rank)])
+            lane, numbers = (index - begin) * lane_size, (index - begin) * numbers_size
+            first = int(rows[u(index)]) * width
+            _open_lane(arena, flat, first, first + width, work, lane)
+            floats[u(numbers + PATH)], floats[u(numbers + CUT)] = 1.0, min_prob
+        while num_running > 0:
+            if num_running > 1:
+                for rank in range(num_running):
+                    _look_ahead(arena, work, (int(running[u(rank)]) - begin) * lane_size)
+                for _ in range(MAX_STAGES):
+                    asked = False
+                    for rank in range(num_running):
+                        lane = (int(running[u(rank)]) - begin) * lane_size
+                        asked = _ask_ahead(arena, work, lane) or asked
+                    if not asked:
+                        break
+            still = 0
+            for rank in range(num_running):
+                index = int(running[u(rank)])
+                lane, numbers = (index - begin) * lane_size, (index - begin) * numbers_size
+                if _grow(
+                    arena, work, floats, lane, numbers, max_depth, trust, groups, num_sources,
+                    index, nodes, node_probs,
+                ):  # fmt: skip
+                    running[u(still)] = index
+                    still += 1
+            num_running = still
 
 
-def compile_kernels() -> None:
-    """Compile each kernel for its one signature; a process does so once."""
-    compile_once(_shorter, "UniTuple(int64, 2)(int32[::1], int64, int64)")
-    compile_once(_settle, "int64(int32[::1], int64, int64, int64)")
-    compile_once(_token_after, "int64(int32[::1], int64, int64)")
-    compile_once(_shape_of, "int64(int64, int64)")
+def compile_kernels() -> Propose:
+    """Compile each kernel for its one signature, and return the one that Python calls."""
+    voting.compile_kernels()
+    ints, floats = "int32[::1]", "float64[::1]"
+    compile_once(_enqueue, f"int64({ints}, int64, int64, int64, {floats}, int64, int64)")
+    compile_once(_open_lane, f"void({ints}, int64[::1], int64, int64, {ints}, int64)")
+    compile_once(_look_ahead, f"void({ints}, {ints}, int64)")
+    compile_once(_ask_ahead, f"boolean({ints}, {ints}, int64)")
     compile_once(
-        _vote,
-        "int64(int64[:,:], float64[::1], int64, int64, int64, float64, int64, int64, int64)",
+        _grow,
+        f"boolean({ints}, {ints}, {floats}, int64, int64, int64, {floats}, int64[::1], int64, "
+        "int64, int32[:,::1], float32[:,::1])",
+        calls=(expand,),
     )
-    compile_once(
-        _ask,
-        "Tuple((int64, float64))(int32[::1], int64, int64, int64, int64, float64, "
-        "float64, float64[::1], int64, int64[:,:], float64[::1], int64, int64)",
-    )
-    compile_once(
-        _expand,
-        "int64(int32[::1], int64[::1], int64[::1], int64[::1], float64, float64[::1], "
-        "int64[::1], int64[:,:], float64[::1], int64)",
-    )
-    compile_once(_enqueue, "int64(int64[::1], int64, float64[::1], int64)")
-    compile_once(
-        _draft,
-        "int64(int32[::1], int64[:,::1], int64, float64, float64[::1], int64[::1], "
-        "int64[:,::1], float64[::1], int32[:,::1], float32[::1])",
-    )
-    compile_once(
+    return compile_once(
         propose,
-        "void(int32[::1], int64[:,:,::1], int64[::1], int64, float64, float64[:,:,:,::1], "
-        "int64[::1], int64[:,::1], float64[::1], int32[:,::1], float32[:,::1])",
+        f"void({ints}, int64[:,:,::1], int64[::1], int64, float64, {floats}, int64[::1], {ints}, "
+        f"{floats}, int32[:,::1], float32[:,::1])",
+        calls=(_grow,),
     )

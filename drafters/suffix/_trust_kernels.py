@@ -2,7 +2,8 @@
 
 The tree kernels mix what followed each context, longest first, with weights from a table. One step
 of stochastic gradient descent on the likelihood of a committed token moves the entries that spoke.
-The readers below repeat those of the tree kernels: a kernel calls kernels of its own file only.
+The readers below repeat those of the voting kernels: Numba's cache does not see edits in another
+file.
 
 Source: on-line mixing of context models by coding cost, as in Mahoney 2005, "Adaptive weighing of
 context models for lossless data compression".
@@ -10,10 +11,12 @@ context models for lossless data compression".
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
-from .._jit import compile_once, kernel
+from .._jit import compile_once, kernel, u
 from ._automaton_kernels import (
     BRANCH_AT,
     BRANCH_ROW,
@@ -28,12 +31,14 @@ from ._automaton_kernels import (
     PREFIX_ROW,
     PREVIOUS,
     TAIL,
+    extend,
 )
-from ._tree_kernels import BONUS, MAX_EDGES
+from ._vote_kernels import BONUS, MAX_EDGES
 
 IntArray = npt.NDArray[np.int32]
 LongArray = npt.NDArray[np.int64]
 DoubleArray = npt.NDArray[np.float64]
+TakeIn = Callable[[IntArray, LongArray, IntArray, int, float, DoubleArray, LongArray], int]
 
 MAX_ASKED = 48
 """Contexts of one place that learn at most."""
@@ -44,20 +49,20 @@ NOVEL = 2e-5
 @kernel
 def _link_of(arena: IntArray, base: int, state: int) -> int:
     if state >= 0:
-        return int(arena[base + HEADER + PREFIX_ROW * state + 1])
-    return int(arena[base + arena[base + BRANCH_AT] + BRANCH_ROW * (-1 - state)])
+        return int(arena[u(base + HEADER + PREFIX_ROW * state + 1)])
+    return int(arena[u(base + arena[u(base + BRANCH_AT)] + BRANCH_ROW * (-1 - state))])
 
 
 @kernel
 def _length_of(arena: IntArray, base: int, state: int) -> int:
-    return int(arena[base + arena[base + BRANCH_AT] + BRANCH_ROW * (-1 - state) + LENGTH])
+    return int(arena[u(base + arena[u(base + BRANCH_AT)] + BRANCH_ROW * (-1 - state) + LENGTH)])
 
 
 @kernel
 def _token_after(arena: IntArray, base: int, position: int) -> int:
-    if position < 0 or position + 1 >= arena[base + NUM_PREFIX]:
+    if position < 0 or position + 1 >= arena[u(base + NUM_PREFIX)]:
         return -1
-    return int(arena[base + HEADER + PREFIX_ROW * (position + 1)])
+    return int(arena[u(base + HEADER + PREFIX_ROW * (position + 1))])
 
 
 @kernel
@@ -78,25 +83,25 @@ def _share_of(arena: IntArray, base: int, state: int, token: int) -> tuple[int, 
     if state >= 0:
         after = _token_after(arena, base, state)
         return (-1 if after < 0 else 0), (1.0 if after == token else 0.0)
-    branches = base + arena[base + BRANCH_AT]
+    branches = base + arena[u(base + BRANCH_AT)]
     row = branches + BRANCH_ROW * (-1 - state)
-    count, latest = int(arena[row + COUNT]), int(arena[row + LAST])
-    if latest + 1 == arena[base + NUM_PREFIX]:
-        count, latest = count - 1, int(arena[row + PREVIOUS])
-    degree = int(arena[row + DEGREE])
+    count, latest = int(arena[u(row + COUNT)]), int(arena[u(row + LAST)])
+    if latest + 1 == arena[u(base + NUM_PREFIX)]:
+        count, latest = count - 1, int(arena[u(row + PREVIOUS)])
+    degree = int(arena[u(row + DEGREE)])
     if degree == 0 or count <= 0:
         return -1, 0.0
     after = _token_after(arena, base, latest)
     total = float(count) if after < 0 else count + BONUS
     times = BONUS if after == token else 0.0
-    edges = base + arena[base + EDGE_AT]
-    edge = int(arena[row + TAIL])
+    edges = base + arena[u(base + EDGE_AT)]
+    edge = int(arena[u(row + TAIL)])
     for _ in range(min(degree, MAX_EDGES)):
-        edge = int(arena[edges + EDGE_ROW * edge + 4])
+        edge = int(arena[u(edges + EDGE_ROW * edge + 4)])
         at = edges + EDGE_ROW * edge
-        if arena[at + 1] == token:
-            target = int(arena[at + 2])
-            times += 1.0 if target >= 0 else arena[branches + BRANCH_ROW * (-1 - target) + COUNT]
+        if arena[u(at + 1)] == token:
+            target = int(arena[u(at + 2)])
+            times += 1.0 if target >= 0 else arena[u(branches + BRANCH_ROW * (-1 - target) + COUNT)]
             break
     return _shape_of(count, degree), times / total
 
@@ -128,38 +133,64 @@ def learn(
     while asked < MAX_ASKED:
         source, length = 0, 0
         for other in range(lengths.size):
-            if lengths[other] > length:
-                source, length = other, lengths[other]
+            if lengths[u(other)] > length:
+                source, length = other, lengths[u(other)]
         if length == 0:
             break
-        base, state = cursor[source, 0], states[source]
-        states[source] = _link_of(arena, base, state)
-        lengths[source] = _length_of(arena, base, states[source])
-        if lengths[source] >= length:
-            lengths[source] = length  # the state was split since: ask the one that took over
+        base, state = cursor[source, 0], states[u(source)]
+        states[u(source)] = _link_of(arena, base, state)
+        lengths[u(source)] = _length_of(arena, base, states[u(source)])
+        if lengths[u(source)] >= length:
+            lengths[u(source)] = length  # the state was split since: ask the one that took over
             continue
         shape, share = _share_of(arena, base, state, token)
         if shape >= 0:
             table = 2 * min(source, 1) + min(asked, 1)
-            cells[asked] = (table * trust.shape[2] + groups[length]) * trust.shape[3] + shape
-            shares[asked] = share
+            cells[u(asked)] = (table * trust.shape[2] + groups[length]) * trust.shape[3] + shape
+            shares[u(asked)] = share
             asked += 1
     rest = np.empty(MAX_ASKED + 1, np.float64)  # what the later contexts give, all mass spent
-    rest[asked] = NOVEL
+    rest[u(asked)] = NOVEL
     for index in range(asked - 1, -1, -1):
-        weight = flat[cells[index]]
-        rest[index] = weight * shares[index] + (1 - weight) * rest[index + 1]
+        weight = flat[u(cells[u(index)])]
+        rest[u(index)] = weight * shares[u(index)] + (1 - weight) * rest[u(index + 1)]
     mass = 1.0
     for index in range(asked):
-        weight = flat[cells[index]]
-        slope = mass * weight * (1 - weight) * (shares[index] - rest[index + 1]) / rest[0]
+        weight = flat[u(cells[u(index)])]
+        slope = mass * weight * (1 - weight) * (shares[u(index)] - rest[u(index + 1)]) / rest[u(0)]
         odds = weight / (1 - weight) * np.exp(rate * slope)
-        flat[cells[index]] = min(max(odds / (1 + odds), 1e-3), 1 - 1e-3)
+        flat[u(cells[u(index)])] = min(max(odds / (1 + odds), 1e-3), 1 - 1e-3)
         mass *= 1 - weight
 
 
-def compile_kernels() -> None:
-    """Compile each kernel for its one signature; a process does so once."""
+@kernel
+def take_in(
+    arena: IntArray, cursor: LongArray, tokens: IntArray, place: int, rate: float,
+    trust: DoubleArray, groups: LongArray,
+) -> int:  # fmt: skip
+    """Append a step's tokens to a request's text, and learn from the one at ``place``.
+
+    Args:
+        arena: int32, the automata; that of the request is changed.
+        cursor: ``(num_sources, 3)`` int64, where the request stands; moved.
+        tokens: int32, at least one.
+        place: of the token that speaks for all.
+        rate: see ``learn``.
+        trust: see ``learn``; changed.
+        groups: see ``learn``.
+
+    Returns:
+        How many tokens there was room for.
+    """
+    reached = extend(arena, cursor, tokens, 0, place) if place > 0 else 0
+    if reached == place:
+        learn(arena, cursor, int(tokens[u(place)]), rate, trust, groups)
+        reached = extend(arena, cursor, tokens, place, tokens.size)
+    return reached
+
+
+def compile_kernels() -> TakeIn:
+    """Compile each kernel for its one signature, and return the one that Python calls."""
     compile_once(_link_of, "int64(int32[::1], int64, int64)")
     compile_once(_length_of, "int64(int32[::1], int64, int64)")
     compile_once(_token_after, "int64(int32[::1], int64, int64)")
@@ -168,4 +199,10 @@ def compile_kernels() -> None:
     compile_once(
         learn,
         "void(int32[::1], int64[:,::1], int64, float64, float64[:,:,:,::1], int64[::1])",
+    )
+    return compile_once(
+        take_in,
+        "int64(int32[::1], int64[:,::1], int32[::1], int64, float64, float64[:,:,:,::1], "
+        "int64[::1])",
+        calls=(extend,),
     )

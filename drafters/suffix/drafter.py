@@ -61,15 +61,17 @@ class SuffixDrafter:
         """
         self.config = SuffixConfig() if config is None else config
         kernels.compile_kernels()
-        tree_kernels.compile_kernels()
-        trust_kernels.compile_kernels()
+        self._propose = tree_kernels.compile_kernels()
+        self._take_in = trust_kernels.compile_kernels()
         self._lock = threading.Lock()
         self._store = SuffixStore(self.config)
         self._trust, self._groups = trust_table(self.config.max_context)
+        self._flat_trust = self._trust.reshape(-1)  # the same, as kernels take it
         self._requests: dict[RequestId, StoredRequest] = {}
         self._draw = 1
         self._room = self.config.slice_tokens  # tokens of prompts that this step may still index
-        self._scratch = self._new_scratch(16)
+        self._most_nodes = 16
+        self._scratch = self._new_scratch(self._most_nodes)
 
     @property
     def name(self) -> str:
@@ -255,26 +257,22 @@ class SuffixDrafter:
         array, cursor = self._store.arena.array, self._store.cursors[request.row]
         self._draw = (self._draw * 1103515245 + 12345) & 0x7FFFFFFF
         place = (self._draw >> 8) % tokens.size
-        reached = kernels.extend(array, cursor, tokens, 0, place) if place else 0
-        if reached == place:
-            rate = self.config.learning_rate * min(tokens.size, MAX_LEARNING_TOKENS)
-            trust_kernels.learn(array, cursor, int(tokens[place]), rate, self._trust, self._groups)
-            reached = kernels.extend(array, cursor, tokens, place, tokens.size)
+        rate = self.config.learning_rate * min(tokens.size, MAX_LEARNING_TOKENS)
+        reached = self._take_in(array, cursor, tokens, place, rate, self._trust, self._groups)
         if reached < tokens.size:
             self._store.append(request, tokens[reached:], tokens.size)
 
     def _draft(self, cursors: LongArray, rows: LongArray, max_depth: int, batch: TreeBatch) -> None:
         """Write the tree of each of the rows of ``cursors``, an empty one for -1."""
         max_nodes = batch.probs.shape[1]
-        if len(self._scratch[1]) < (max_nodes + 1) * tree_kernels.MAX_CHILDREN:
-            self._scratch = self._new_scratch(max_nodes)
-        tree_kernels.propose(
-            self._store.arena.array, cursors, rows, max_depth, self.config.min_prob, self._trust,
-            self._groups, *self._scratch, batch.nodes, batch.probs,
+        if max_nodes > self._most_nodes:
+            self._most_nodes, self._scratch = max_nodes, self._new_scratch(max_nodes)
+        self._propose(
+            self._store.arena.array, cursors, rows, max_depth, self.config.min_prob,
+            self._flat_trust, self._groups, *self._scratch, batch.nodes, batch.probs,
         )  # fmt: skip
 
-    def _new_scratch(self, max_nodes: int) -> tuple[LongArray, DoubleArray]:
-        """Return the candidates' columns and probabilities for trees of ``max_nodes``."""
-        size = (max_nodes + 1) * tree_kernels.MAX_CHILDREN
-        columns = tree_kernels.STATES + 2 * (1 + self.config.num_segments)
-        return np.empty((size, columns), np.int64), np.empty(size, np.float64)
+    def _new_scratch(self, max_nodes: int) -> tuple[IntArray, DoubleArray]:
+        """Return the kernels' room to work in for trees of ``max_nodes``."""
+        num_ints, num_floats = tree_kernels.room_for(1 + self.config.num_segments, max_nodes)
+        return np.zeros(num_ints, np.int32), np.zeros(num_floats)

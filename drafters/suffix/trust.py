@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ._tree_kernels import NUM_SHAPES
+from ._vote_kernels import NUM_SHAPES
 
 LongArray = npt.NDArray[np.int64]
 DoubleArray = npt.NDArray[np.float64]

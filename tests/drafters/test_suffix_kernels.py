@@ -13,6 +13,7 @@ from suffix_oracles import BARRIER, continuations, endings, longest_match
 from freedraft.drafters.suffix import _automaton_kernels as kernels
 from freedraft.drafters.suffix import _tree_kernels as tree_kernels
 from freedraft.drafters.suffix import _trust_kernels as trust_kernels
+from freedraft.drafters.suffix import _vote_kernels as vote_kernels
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 BASE = 3
@@ -163,7 +164,7 @@ def test_a_full_automaton_stops_and_stays_right(
 
 @pytest.mark.skipif(not COMPILED, reason="the compiler is off")
 def test_each_kernel_has_one_signature() -> None:
-    for module in (kernels, tree_kernels, trust_kernels):
+    for module in (kernels, tree_kernels, trust_kernels, vote_kernels):
         for value in vars(module).values():
             if hasattr(value, "signatures") and value.__module__ == module.__name__:
                 assert len(value.signatures) == 1, value

@@ -54,6 +54,12 @@ class DraftedTree(CandidateTree):
 
     __slots__ = ("_source",)
 
+    @property
+    def source(self) -> tuple[TreeBatch, int]:
+        """The batch and the row that the tree lies in."""
+        source: tuple[TreeBatch, int] = self._source
+        return source
+
     def __getattr__(self, name: str) -> Any:
         """Cut the arrays out and return one; called only while they are missing."""
         if name not in CandidateTree.__slots__:

@@ -22,6 +22,7 @@ from ..drafters import (
     WantsTopIds,
 )
 from ..drafters.tree import IntArray
+from .step_rows import are_valid, compile_kernels
 
 if TYPE_CHECKING:
     from ..drafters.model_drafting.runner import TreeRunner
@@ -48,6 +49,7 @@ class DraftGuard:
             drafter: what proposes, or ``None`` for no speculation.
             vocab_size: proposed ids must lie below it.
         """
+        compile_kernels()
         self._drafter = drafter
         self._vocab_size = vocab_size
         self._running: set[RequestId] = set()
@@ -162,7 +164,8 @@ class DraftGuard:
         deepest = max(max_depths[index] for index in asked)
         proposed = self._propose_all([request_ids[index] for index in asked], max_nodes, deepest)
         for index, tree in zip(asked, proposed, strict=True):
-            trees[index] = tree.cut(max_nodes, max_depths[index])
+            depth = max_depths[index]
+            trees[index] = tree if depth == deepest else tree.cut(max_nodes, depth)
         return trees
 
     @property
@@ -214,8 +217,9 @@ class DraftGuard:
             trees = drafter.propose(request_ids, max_nodes, max_depth)
             if len(trees) != len(request_ids):
                 raise ValueError(f"expected {len(request_ids)} trees, got {len(trees)}")
-            for tree in trees:
-                self._check(tree, max_nodes, max_depth)
+            if not are_valid(trees, self._vocab_size, max_nodes, max_depth):
+                for tree in trees:
+                    self._check(tree, max_nodes, max_depth)
             return list(trees)
         except Exception as error:
             if len(request_ids) == 1:

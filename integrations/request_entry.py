@@ -26,11 +26,16 @@ class RequestEntry:
     num_tokens: int
     num_prompt_tokens: int
     proposed: CandidateTree = field(default_factory=CandidateTree.empty)
+    is_chain: bool = False  # that proposal, for certain
     naps: RequestNaps | None = None
     num_counted: int = 0  # tokens that are in the statistics, or were there before
     recent: list[int] = field(default_factory=list)  # the last WINDOW tokens
     is_asleep: bool = False
     missed: list[int] = field(default_factory=list)  # tokens that came during the nap
+
+    def propose(self, tree: CandidateTree, is_chain: bool = False) -> None:
+        """Note what is proposed now."""
+        self.proposed, self.is_chain = tree, is_chain
 
     def wake(self) -> None:
         """Follow the text again; what was missed is read from there."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
-from .._jit import compile_once, kernel
+from .._jit import compile_once, kernel, u
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
+
+MergeTrees = Callable[[Ints, Floats, Floats, Ints, Floats], None]
+SettleTrees = Callable[[Ints, Floats, int, Ints, Ints, Doubles], None]
 
 PROMISED, CAME_TRUE = 0, 1
 """What became of a tree: how many tokens it promised (-1 without a tree), how many came true."""
@@ -49,42 +54,43 @@ def merge_trees(
         table[:] = -1
         merged = 0
         for source in range(num_sources):
-            for node in range(nodes[source, request, 0]):
-                token = nodes[source, request, 1 + node]
-                parent = nodes[source, request, 1 + max_nodes + node]
-                above = placed[parent] if parent >= 0 else np.int32(-1)
+            factor = trust[u(source), u(request)]
+            for node in range(nodes[u(source), u(request), 0]):
+                token = nodes[u(source), u(request), u(1 + node)]
+                parent = nodes[u(source), u(request), u(1 + max_nodes + node)]
+                above = placed[u(parent)] if parent >= 0 else np.int32(-1)
                 # Both fit in 32 bits, so the key names the edge exactly.
                 key = (np.uint64(above + 1) << np.uint64(32)) | np.uint64(token)
                 key ^= key >> np.uint64(29)
                 slot = (key ^ (key >> np.uint64(7))) & mask
                 while True:
-                    found = table[np.int64(slot)]
-                    if found < 0 or (tokens[found] == token and parents[found] == above):
+                    found = table[slot]
+                    if found < 0 or (tokens[u(found)] == token and parents[u(found)] == above):
                         break
                     slot = (slot + np.uint64(1)) & mask
-                prob = probs[source, request, node] * trust[source, request]
+                prob = probs[u(source), u(request), u(node)] * factor
                 if found < 0:
                     found = np.int32(merged)
-                    table[np.int64(slot)] = found
-                    tokens[merged] = token
-                    parents[merged] = above
-                    best[merged] = prob
+                    table[slot] = found
+                    tokens[u(merged)] = token
+                    parents[u(merged)] = above
+                    best[u(merged)] = prob
                     merged += 1
-                elif prob > best[found]:
-                    best[found] = prob
-                placed[node] = found
+                elif prob > best[u(found)]:
+                    best[u(found)] = prob
+                placed[u(node)] = found
         kept = min(merged, max_kept)
         # Stable, so that of equal probabilities a parent comes before its child.
         order = np.argsort(-best[:merged], kind="mergesort")
         for rank in range(kept):
-            node = order[rank]
-            new_index[node] = rank
-            out_nodes[request, 1 + rank] = tokens[node]
-            above = parents[node]
-            parent = new_index[above] if above >= 0 else np.int32(-1)
-            out_nodes[request, 1 + max_kept + rank] = parent
-            out_probs[request, rank] = best[node]
-        out_nodes[request, 0] = kept
+            node = order[u(rank)]
+            new_index[u(node)] = rank
+            out_nodes[u(request), u(1 + rank)] = tokens[u(node)]
+            above = parents[u(node)]
+            parent = new_index[u(above)] if above >= 0 else np.int32(-1)
+            out_nodes[u(request), u(1 + max_kept + rank)] = parent
+            out_probs[u(request), u(rank)] = best[u(node)]
+        out_nodes[u(request), 0] = kept
 
 
 @kernel
@@ -106,27 +112,28 @@ def settle_trees(
     max_nodes = probs.shape[2]
     for source in range(probs.shape[0]):
         promised, came_true, tip = 0.0, 0, -1
-        for node in range(nodes[source, request, 0]):
-            parent = nodes[source, request, 1 + max_nodes + node]
-            depth = 1 if parent < 0 else depths[parent] + 1
-            depths[node] = depth
+        for node in range(nodes[u(source), u(request), 0]):
+            parent = nodes[u(source), u(request), u(1 + max_nodes + node)]
+            depth = 1 if parent < 0 else depths[u(parent)] + 1
+            depths[u(node)] = depth
             if depth > tokens.size:
                 continue
-            promised += probs[source, request, node]
+            promised += probs[u(source), u(request), u(node)]
             # one pass is enough: a child stands after its parent
-            if parent == tip and nodes[source, request, 1 + node] == tokens[depth - 1]:
+            if parent == tip and nodes[u(source), u(request), u(1 + node)] == tokens[u(depth - 1)]:
                 came_true, tip = depth, node
-        outcomes[source, PROMISED] = promised if nodes[source, request, 0] else -1.0
+        outcomes[source, PROMISED] = promised if nodes[u(source), u(request), 0] else -1.0
         outcomes[source, CAME_TRUE] = came_true
 
 
-def compile_kernels() -> None:
-    """Compile for the signatures that the drafter uses."""
-    compile_once(
+def compile_kernels() -> tuple[MergeTrees, SettleTrees]:
+    """Compile for the signatures that the drafter uses, and return both."""
+    merge = compile_once(
         merge_trees,
         "void(int32[:,:,::1], float32[:,:,::1], float32[:,::1], int32[:,::1], float32[:,::1])",
     )
-    compile_once(
+    settle = compile_once(
         settle_trees,
         "void(int32[:,:,::1], float32[:,:,::1], int64, int32[::1], int32[::1], float64[:,::1])",
     )
+    return merge, settle

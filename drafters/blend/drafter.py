@@ -112,7 +112,7 @@ class BlendDrafter:
         """
         if not sources:
             raise ValueError("expected at least one source, got none")
-        kernels.compile_kernels()
+        self._kernels = kernels.compile_kernels()
         self.config = BlendConfig() if config is None else config
         self.sources = (*sources, *fallbacks)
         # A check against a protocol takes 10 us and more: too much for what is asked every step.
@@ -156,7 +156,7 @@ class BlendDrafter:
         prompt = as_token_ids(prompt_ids)
         num_sources = len(self.sources)
         self._records[request_id] = Record(
-            [0.0] * num_sources, [0.0] * num_sources, [0] * num_sources
+            [0.0] * num_sources, [0.0] * num_sources, [0] * num_sources, [1.0] * num_sources
         )
         for source in self.sources:
             source.start(request_id, prompt, namespace)
@@ -207,13 +207,14 @@ class BlendDrafter:
         if not request_ids or max_nodes == 0 or max_depth == 0:
             return [CandidateTree.empty()] * len(request_ids)
         records = [self._records.get(request_id) for request_id in request_ids]
-        step = Step(request_ids, records, len(self.sources), max_nodes, max_depth)
-        for row in step.rows:
-            record = step.record(row)
+        step = Step(request_ids, records, self._kernels, len(self.sources), max_nodes, max_depth)
+        for row, record in zip(step.rows, step.known, strict=True):
             record.num_steps += 1
             record.step, record.row = step, row
-            record.drawn.clear()
-            record.asked.clear()
+            if record.drawn:
+                record.drawn.clear()
+            if record.asked:
+                record.asked.clear()
         for index in range(self._num_cheap):
             self._ask(step, index, step.rows)
         merged = step.merge()
@@ -259,16 +260,23 @@ class BlendDrafter:
 
     def _ask(self, step: Step, index: int, rows: Sequence[int]) -> int:
         """Ask a source for those of the given rows for which it is not idle; return how many."""
-        asked = [row for row in rows if self._is_asked(step.record(row), index)]
+        all_records = step.known if rows is step.rows else [step.record(row) for row in rows]
+        idle_after, period = self.config.idle_after, self.config.idle_period
+        asked: list[int] = []
+        records: list[Record] = []
+        for row, record in zip(rows, all_records, strict=True):
+            # One that adds nothing is asked once in a while.
+            if record.idle_steps[index] < idle_after or record.num_steps % period == 0:
+                asked.append(row)
+                records.append(record)
         if not asked:
             return 0
         request_ids = [step.request_ids[row] for row in asked]
-        trusts = [self._trust(step.record(row), index) for row in asked]
-        for row, trust in zip(asked, trusts, strict=True):
-            if trust != 1.0:
-                step.set_trust(row, index, trust)
-            if index >= self._num_cheap:
-                step.record(row).asked.add(index)
+        trusts = [record.trusts[index] for record in records]
+        step.set_trusts(asked, index, trusts)
+        if index >= self._num_cheap:
+            for record in records:
+                record.asked.add(index)
         source, room = self._in_batches[index], step.room_of(index)
         if source is None:
             trees = self.sources[index].propose(request_ids, step.max_nodes, step.max_depth)
@@ -312,28 +320,23 @@ class BlendDrafter:
         self._last_begin, self._committed = now, 0
         self._draft_seconds = [0.0] * len(self._prices)
 
-    def _is_asked(self, record: Record, index: int) -> bool:
-        idle = record.idle_steps[index] >= self.config.idle_after
-        return not idle or record.num_steps % self.config.idle_period == 0
-
-    def _trust(self, record: Record, index: int) -> float:
-        """Return the factor on a source's probabilities, at most 1."""
-        prior = self.config.prior
-        ratio = (record.accepted[index] + prior) / (record.expected[index] + prior)
-        return min(ratio, 1.0)
-
     def _settle(self, record: Record, tokens: IntArray) -> None:
         """Compare the committed tokens with what each source last proposed."""
         if record.step is None:
             return
-        reached = []
-        for index, (promised, came_true) in enumerate(record.step.outcomes(record.row, tokens)):
-            reached.append(int(came_true))
+        memory, prior = self.config.memory, self.config.prior
+        expected, accepted = record.expected, record.accepted
+        outcomes = record.step.outcomes(record.row, tokens)
+        for index, (promised, came_true) in enumerate(outcomes):
             if promised >= 0:
-                fade = max(0.0, 1.0 - promised / self.config.memory)
-                record.expected[index] = record.expected[index] * fade + promised
-                record.accepted[index] = record.accepted[index] * fade + came_true
+                fade = max(0.0, 1.0 - promised / memory)
+                expected[index] = expected[index] * fade + promised
+                accepted[index] = accepted[index] * fade + came_true
+                # At most 1: a source is never trusted beyond what it says.
+                ratio = (accepted[index] + prior) / (expected[index] + prior)
+                record.trusts[index] = min(ratio, 1.0)
                 record.idle_steps[index] = 0 if came_true else record.idle_steps[index] + 1
+        reached = [int(came_true) for _, came_true in outcomes] if self._prices else []
         for number, price in enumerate(self._prices):
             index = self._num_cheap + number
             if index in record.asked:

@@ -10,7 +10,7 @@ import numpy as np
 from ..base import RequestId
 from ..tree import ROOT, CandidateTree, IntArray
 from ..tree_batch import TreeBatch
-from . import _merge_kernels as kernels
+from ._merge_kernels import MergeTrees, SettleTrees
 
 
 @dataclass(slots=True)
@@ -20,6 +20,7 @@ class Record:
     expected: list[float]  # of each source, promised tokens, fading
     accepted: list[float]  # tokens that came true, fading
     idle_steps: list[int]  # steps since it last proposed what came true
+    trusts: list[float]  # the factor on its probabilities that follows from this
     num_steps: int = 0
     step: Step | None = None  # the last one, until the tokens come that settle it
     row: int = 0  # of the request in it
@@ -33,6 +34,7 @@ class Step:
     Attributes:
         request_ids: the requests of the step.
         rows: which of them are known.
+        known: their records.
         max_nodes: most nodes of a tree.
         max_depth: deepest node.
         drawn: each request's drawn tree, which is kept out of the merge.
@@ -42,6 +44,7 @@ class Step:
         self,
         request_ids: Sequence[RequestId],
         records: Sequence[Record | None],
+        kernels: tuple[MergeTrees, SettleTrees],
         num_sources: int,
         max_nodes: int,
         max_depth: int,
@@ -51,6 +54,7 @@ class Step:
         Args:
             request_ids: the requests of the step.
             records: their records, ``None`` for an unknown request.
+            kernels: what merges and what settles.
             num_sources: trees a request at most.
             max_nodes: most nodes of each tree, and of a merged one.
             max_depth: deepest node.
@@ -58,7 +62,9 @@ class Step:
         num_requests = len(records)
         self.request_ids = request_ids
         self.rows = [row for row, record in enumerate(records) if record is not None]
+        self.known = [record for record in records if record is not None]
         self._records = records
+        self._merge, self._settle = kernels
         self.max_nodes = max_nodes
         self.max_depth = max_depth
         self.drawn: list[CandidateTree | None] = [None] * num_requests
@@ -66,6 +72,8 @@ class Step:
         self._nodes[:, :, 0] = 0
         self._probs = np.empty((num_sources, num_requests, max_nodes), np.float32)
         self._trust = np.ones((num_sources, num_requests), np.float32)
+        self._depths = np.empty(max_nodes, np.int32)
+        self._outcomes = np.empty((num_sources, 2))
 
     def record(self, row: int) -> Record:
         """Return the record of one of ``rows``, the known requests."""
@@ -98,14 +106,17 @@ class Step:
             probs = (tree.probs * trust).astype(np.float32)
             self.drawn[row] = CandidateTree(tree.token_ids, tree.parents, probs, tree.draft_probs)
 
-    def set_trust(self, row: int, index: int, trust: float) -> None:
-        """Set the factor on a source's probabilities for one request; it is 1 at first."""
-        self._trust[index, row] = trust
+    def set_trusts(self, rows: list[int], index: int, trusts: list[float]) -> None:
+        """Set the factors on a source's probabilities for some requests; they are 1 at first."""
+        if len(rows) == len(self._records):
+            self._trust[index] = trusts
+        else:
+            self._trust[index, rows] = trusts
 
     def merge(self) -> list[CandidateTree]:
         """Return one tree a request of all that was added, drawn trees left out."""
         batch = TreeBatch.with_room(len(self._records), self.max_nodes)
-        kernels.merge_trees(self._nodes, self._probs, self._trust, batch.nodes, batch.probs)
+        self._merge(self._nodes, self._probs, self._trust, batch.nodes, batch.probs)
         return batch.trees()
 
     def outcomes(self, row: int, tokens: IntArray) -> list[list[float]]:
@@ -113,9 +124,8 @@ class Step:
 
         A source without a tree promised -1.
         """
-        outcomes = np.empty((len(self._nodes), 2))
-        depths = np.empty(self.max_nodes, np.int32)
-        kernels.settle_trees(self._nodes, self._probs, row, tokens, depths, outcomes)
+        outcomes = self._outcomes
+        self._settle(self._nodes, self._probs, row, tokens, self._depths, outcomes)
         for index, tree in self.record(row).drawn.items():
             outcomes[index] = outcome_of(tree, tokens.tolist())
         rows: list[list[float]] = outcomes.tolist()

@@ -143,7 +143,7 @@ def add_substitute(
         The index of the source; NONE when no edit fits or there is no room.
     """
     length, index = int(slots[u(slot + LENGTH)]), int(slots[u(slot + NUM_SOURCES)])
-    if index >= MAX_SOURCES or place >= length or not may_fit(store, text, work, place):
+    if index >= MAX_SOURCES or place >= length:
         return NONE
     number = int(slots[u(slot + NUM_EDITS)])
     for back in range(min(number, align.MAX_EDITS)):
@@ -190,22 +190,27 @@ def substitute(
     store: IntArray, text: int, slots: IntArray, slot: int, work: IntArray, first: int, depth: int
 ) -> None:
     """Let the sources of a node compete with the edits that fit there: those end its list."""
-    last = first
-    while last >= 0 and work[u(LIVE_AT + SOURCE_FIELDS * last + BORN_OF)] >= 0:
-        last = int(work[u(LIVE_AT + SOURCE_FIELDS * last + BORN_OF)])
+    length = int(slots[u(slot + LENGTH)])
     link = first
     while link >= 0:
         live = LIVE_AT + SOURCE_FIELDS * link
         work[u(live + BORN_AT)] = 0
-        if work[u(live + KIND)] < SUBSTITUTE and work[u(live + AGREED)] >= align.MIN_RESUME:
-            place = int(work[u(live + PLACE)])
+        place = int(work[u(live + PLACE)])
+        if (
+            work[u(live + KIND)] < SUBSTITUTE
+            and work[u(live + AGREED)] >= align.MIN_RESUME
+            and place < length
+            and may_fit(store, text, work, place)
+        ):
             added = add_substitute(store, text, slots, slot, work, first, link, depth, place, 0)
             if added >= 0:
                 source = slot + SOURCES_AT + SOURCE_FIELDS * added
                 work[u(live + BORN_AT)] = slots[u(source + AGREED)]
-                work[u(LIVE_AT + SOURCE_FIELDS * last + BORN_OF)] = added
+                last = live
+                while work[u(last + BORN_OF)] >= 0:
+                    last = LIVE_AT + SOURCE_FIELDS * int(work[u(last + BORN_OF)])
+                work[u(last + BORN_OF)] = added
                 work[u(LIVE_AT + SOURCE_FIELDS * added + BORN_OF)] = NONE
-                last = added
         link = int(work[u(live + BORN_OF)])
 
 

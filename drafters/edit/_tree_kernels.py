@@ -73,11 +73,15 @@ LEAST_SHARE, LARGEST_SHARE = 0.002, 0.9995
 
 
 @kernel
-def group_sources(
+def add_groups(
     store: IntArray, text: int, length: int, work: IntArray, first: int, counts: DoubleArray,
-    parent: int, weights: DoubleArray, begin: int,
+    parent: int, parent_prob: float, min_prob: float, weights: DoubleArray, begin: int,
 ) -> int:  # fmt: skip
-    """Group a node's sources by their next tokens, and return the new number of groups."""
+    """Group a node's sources by their next tokens, and return the new number of groups.
+
+    Those that are not probable enough are dropped. All is written out in one kernel, because a call
+    that passes arrays costs as much as a group.
+    """
     num_groups, link = begin, first
     cell, odds = NONE, 0.0
     while link >= 0:
@@ -116,16 +120,6 @@ def group_sources(
             work[u(live + BORN_OF)] = NONE
             work[u(group + LAST)] = link
         link = following
-    return num_groups
-
-
-@kernel
-def add_groups(
-    store: IntArray, text: int, length: int, work: IntArray, first: int, counts: DoubleArray,
-    parent: int, parent_prob: float, min_prob: float, weights: DoubleArray, begin: int,
-) -> int:  # fmt: skip
-    """Add the groups of a node that are probable enough; return the new number of groups."""
-    num_groups = group_sources(store, text, length, work, first, counts, parent, weights, begin)
     total, rivals = 0.0, 0.0
     last_odds, last_power = -1.0, 0.0
     for group in range(begin, num_groups):
@@ -262,7 +256,6 @@ def compile_kernels() -> GrowTrees:
     rivals.compile_kernels()
     work, counts, weights = "int32[::1]", "float64[:, :, ::1]", "float64[::1]"
     node = f"int32[::1], int64, int64, {work}, int64, {counts}, int64"
-    compile_once(group_sources, f"int64({node}, {weights}, int64)")
     compile_once(add_groups, f"int64({node}, float64, float64, {weights}, int64)")
     compile_once(advance, f"void({work}, int64)")
     compile_once(

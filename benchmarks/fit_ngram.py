@@ -88,6 +88,7 @@ class Recorder:
         first = int(finder._offsets(arena)[3])
         stop = first + num_rows * config.max_places * pool.PLACE_FIELDS
         self.places = arena[first:stop].reshape(num_rows, -1, pool.PLACE_FIELDS)
+        self.room = int(finder._offsets(arena)[4])
         self.pages = drafter._pages
         self.length_class = np.searchsorted(tables.LENGTH_STOPS, np.arange(65), side="right")
         self.votes: list[np.ndarray] = []
@@ -115,7 +116,9 @@ class Recorder:
         for probe in self.probes:
             drafter._rows[row] = saved
             floats = np.concatenate((probe, np.zeros(drafter._floats.size - probe.size)))
-            finder.find_places(drafter._arena, row)
+            drafter._arena[self.room] = row
+            finder.follow_chains(drafter._arena, 1)
+            finder.keep_places(drafter._arena, 0)
             placer.weigh_places(drafter._arena, floats, row)
             found = int(drafter._rows[row, pool.FOUND])
             start = tables.PLACES + row * drafter.config.max_places

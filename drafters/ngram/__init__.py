@@ -1,5 +1,6 @@
 """Continuations of the earlier places where the text's last tokens stood."""
 
-from .drafter import NgramConfig, NgramDrafter
+from .config import NgramConfig
+from .drafter import NgramDrafter
 
 __all__ = ["NgramConfig", "NgramDrafter"]

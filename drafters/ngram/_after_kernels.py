@@ -25,18 +25,15 @@ Views = tuple[IntArray, IntArray, IntArray, IntArray, IntArray, IntArray]
 @kernel
 def _views(arena: IntArray) -> Views:
     """Cut the arena into tokens, links, heads, pages, rows and places, all flat."""
-    num_levels = np.int64(arena[pool.NUM_LEVELS])
-    num_pages = np.int64(arena[pool.NUM_PAGES])
-    num_rows = np.int64(arena[pool.NUM_ROWS])
-    num_slots = num_pages << int(arena[pool.PAGE_BITS])
-    a = pool.HEADER_SIZE + num_slots
-    b = a + num_slots * num_levels
-    c = b + (num_levels << int(arena[pool.BUCKET_BITS]))
-    d = c + num_pages * pool.PAGE_FIELDS
-    e = d + num_rows * pool.ROW_FIELDS
-    f = e + num_rows * pool.DRAFT_ROOM
+    links = int(arena[pool.LINKS_AT]) << pool.LINE_BITS
+    heads = int(arena[pool.HEADS_AT]) << pool.LINE_BITS
+    pages = int(arena[pool.PAGES_AT]) << pool.LINE_BITS
+    rows = int(arena[pool.ROWS_AT]) << pool.LINE_BITS
+    drafts = int(arena[pool.DRAFTS_AT]) << pool.LINE_BITS
+    places = int(arena[pool.PLACES_AT]) << pool.LINE_BITS
     return (
-        arena[pool.HEADER_SIZE : a], arena[a:b], arena[b:c], arena[c:d], arena[d:e], arena[f:]
+        arena[pool.HEADER_SIZE : links], arena[links:heads], arena[heads:pages],
+        arena[pages:rows], arena[rows:drafts], arena[places:],
     )  # fmt: skip
 
 
@@ -146,18 +143,20 @@ def search_after(arena: IntArray, floats: FloatArray, row: int, token: int) -> N
         slot = _before(pages, page_bits, slot)
     tail = buffer[:length]
     salt = _mulmod((int(request[pool.NAMESPACE]) + 1) % pool.PRIME, pool.HASH_BASE)
-    count, longer_k = 0, length + 1
+    count, longer_k, enough = 0, length + 1, 1 << 30
     for level in range(num_levels):
         k = int(arena[pool.FIRST_LEVEL + level])
         if k > length:
             continue
         link = _head(arena, heads, level, salt, tail)
-        rank = 0
-        for _ in range(int(arena[pool.FIRST_VISITS + level])):
+        visits = min(int(arena[pool.FIRST_VISITS + level]), enough)
+        rank = num_met = 0
+        for _ in range(visits):
             slot = link & slot_mask
             page = (slot >> page_bits) * pool.PAGE_FIELDS
             if link == 0 or link >> link_bits != pages[page + pool.GENERATION]:
                 break  # the chain ends, or its rest was reclaimed
+            num_met += 1
             link = int(links[slot * num_levels + level])
             foreign = pages[page + pool.PAGE_NAMESPACE] != request[pool.NAMESPACE]
             if foreign or (slot & mask) >= pages[page + pool.USED]:
@@ -181,6 +180,8 @@ def search_after(arena: IntArray, floats: FloatArray, row: int, token: int) -> N
             count += 1
             rank += 1
         longer_k = k
+        if visits and num_met == visits:
+            enough = visits  # as the search does
     request[pool.FOUND] = count
 
 

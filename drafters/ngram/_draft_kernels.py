@@ -12,37 +12,34 @@ import numpy as np
 import numpy.typing as npt
 
 from .._jit import compile_once, kernel, prefetch, u
+from . import _ingest_kernels as ingester
 from . import _place_kernels as placer
 from . import _pool_kernels as pool
 from . import _search_kernels as finder
 from . import _tree_kernels as grower
 from . import _weights as tables
+from ._ingest_kernels import append_all
 from ._place_kernels import weigh_places
-from ._pool_kernels import HEADER_SIZE, NONE, PAGE_FIELDS, PLACE_FIELDS, FloatArray, IntArray
-from ._search_kernels import find_places
+from ._pool_kernels import NONE, PLACE_FIELDS, FloatArray, IntArray
+from ._search_kernels import ask_for_matches, follow_chains, keep_places
 from ._tree_kernels import grow_tree
 
 SingleArray = npt.NDArray[np.float32]
 Draft = Callable[[IntArray, FloatArray, IntArray, int, int, int, IntArray, SingleArray], None]
 
-ASKED_INTS, ASKED_FLOATS = 96, 24
+ASKED_INTS, ASKED_ROOM, ASKED_FLOATS = 96, 192, 24
 """How far the room for places, groups and their scores is asked for ahead: most trees need as much,
 and what is not used costs time too."""
 
 
 @kernel
-def _offsets(arena: IntArray) -> tuple[int, int, int, int, int]:
-    """Return where pages, rows, drafts, places and the room to work in begin."""
-    num_levels = int(arena[u(pool.NUM_LEVELS)])
-    num_pages, num_rows = int(arena[u(pool.NUM_PAGES)]), int(arena[u(pool.NUM_ROWS)])
-    num_slots = num_pages << int(arena[u(pool.PAGE_BITS)])
-    pages = HEADER_SIZE + num_slots * (1 + num_levels)
-    pages += num_levels << int(arena[u(pool.BUCKET_BITS)])
-    rows = pages + num_pages * PAGE_FIELDS
-    drafts = rows + num_rows * pool.ROW_FIELDS
-    places = drafts + num_rows * pool.DRAFT_ROOM
-    room = places + num_rows * int(arena[u(pool.MAX_PLACES)]) * PLACE_FIELDS
-    return pages, rows, drafts, places, room
+def _offsets(arena: IntArray) -> tuple[int, int, int]:
+    """Return where drafts, places and the room to work in begin."""
+    return (
+        int(arena[u(pool.DRAFTS_AT)]) << pool.LINE_BITS,
+        int(arena[u(pool.PLACES_AT)]) << pool.LINE_BITS,
+        int(arena[u(pool.ROOM_AT)]) << pool.LINE_BITS,
+    )
 
 
 @kernel
@@ -55,7 +52,7 @@ def _ask_ahead(arena: IntArray, floats: FloatArray, row: int, rank: int) -> None
         row: the request's row.
         rank: how many requests of the batch came before; the tables are asked for by the first.
     """
-    _, _, draft, places, groups = _offsets(arena)
+    draft, places, room = _offsets(arena)
     num_rows, max_places = int(arena[u(pool.NUM_ROWS)]), int(arena[u(pool.MAX_PLACES)])
     draft += row * pool.DRAFT_ROOM
     places += row * max_places * PLACE_FIELDS
@@ -67,8 +64,9 @@ def _ask_ahead(arena: IntArray, floats: FloatArray, row: int, rank: int) -> None
         prefetch(floats, u(weights + line))
     if rank > 0:
         return
-    for line in range(0, ASKED_INTS, 16):
-        prefetch(arena, u(groups + line))
+    for line in range(0, ASKED_ROOM, 16):
+        prefetch(arena, u(room + finder.SEARCHES + line))
+    prefetch(arena, u(room))
     for line in range(0, ASKED_FLOATS, 8):
         prefetch(floats, u(scores + line))
     for near in range(tables.NEARS):
@@ -82,66 +80,66 @@ def _ask_ahead(arena: IntArray, floats: FloatArray, row: int, rank: int) -> None
 
 
 @kernel
-def _ask_for_end(arena: IntArray, row: int) -> None:
-    """Ask for a request's last token and its links, where its chains begin."""
-    num_levels, page_bits = int(arena[u(pool.NUM_LEVELS)]), int(arena[u(pool.PAGE_BITS)])
-    pages, rows, _, _, _ = _offsets(arena)
-    page = int(arena[u(rows + row * pool.ROW_FIELDS + pool.LAST_PAGE)])
-    if page != NONE:
-        slot = (page << page_bits) + int(arena[u(pages + page * PAGE_FIELDS + pool.USED)]) - 1
-        links = HEADER_SIZE + (int(arena[u(pool.NUM_PAGES)]) << page_bits)
-        prefetch(arena, u(HEADER_SIZE + slot))
-        prefetch(arena, u(links + slot * num_levels))
-
-
-@kernel
 def draft(
     arena: IntArray,
     floats: FloatArray,
-    batch: IntArray,
+    asked: IntArray,
     max_nodes: int,
     max_depth: int,
     first: int,
     nodes: IntArray,
     probs: SingleArray,
 ) -> None:
-    """Draft a tree for each request of a batch.
+    """Append what was committed, and draft a tree for each request of a batch.
 
     Args:
-        arena: the pool; the rows' places and pointers are overwritten. The rows keep the draft
-            until the committed tokens come.
-        floats: as ``_weights`` lays them out; the places' weights are overwritten.
-        batch: ``(num_requests,)`` int32, the requests' rows, or -1.
+        arena: the pool, mutated. The rows keep the draft until the committed tokens come.
+        floats: as ``_weights`` lays them out; the calibration's counts are mutated, the places'
+            weights overwritten.
+        asked: int32: how many requests, their rows or -1, and behind them what was committed, as
+            ``append_all`` takes it.
         max_nodes: most nodes of a tree.
         max_depth: the deepest level of the trees.
         first: which row of ``nodes`` and ``probs`` the first tree gets.
         nodes: ``(num_rows, 1 + 2 * room)`` int32, overwritten (``TreeBatch``).
         probs: ``(num_rows, room)`` float32, overwritten: path probabilities.
     """
-    for i in range(batch.size):
-        row = int(batch[u(i)])
-        if row == NONE:
-            nodes[u(first + i), 0] = 0
-            continue
-        _ask_ahead(arena, floats, row, i)
-        for node in range(0, max_nodes, 16):
-            prefetch(nodes, u((first + i) * nodes.shape[1] + node))
-            prefetch(nodes, u((first + i) * nodes.shape[1] + probs.shape[1] + node))
-            prefetch(probs, u((first + i) * probs.shape[1] + node))
-        if i + 1 < batch.size and batch[u(i + 1)] != NONE:
-            _ask_for_end(arena, int(batch[u(i + 1)]))
-        find_places(arena, row)
-        weigh_places(arena, floats, row)
-        grow_tree(arena, floats, row, max_nodes, max_depth, first + i, nodes, probs)
+    room, num_asked = _offsets(arena)[2], int(asked[0])
+    if asked[u(1 + num_asked)] > 0:
+        append_all(arena, floats, asked, 1 + num_asked)
+    for start in range(0, num_asked, finder.GROUP):
+        num_requests = min(finder.GROUP, num_asked - start)
+        for index in range(num_requests):
+            arena[u(room + index)] = asked[u(1 + start + index)]
+        if start == 0 and asked[1] != NONE:
+            _ask_ahead(arena, floats, int(asked[1]), 0)
+        follow_chains(arena, num_requests)
+        # Backwards: a tree is grown in the room of its search, and of those behind, which are over.
+        for index in range(num_requests - 1, -1, -1):
+            row, out = int(arena[u(room + index)]), first + start + index
+            if row == NONE:
+                nodes[u(out), 0] = 0
+                continue
+            if start + index > 0:
+                _ask_ahead(arena, floats, row, start + index)
+            for node in range(0, max_nodes, 16):
+                prefetch(nodes, u(out * nodes.shape[1] + node))
+                prefetch(nodes, u(out * nodes.shape[1] + probs.shape[1] + node))
+                prefetch(probs, u(out * probs.shape[1] + node))
+            if index > 0 and arena[u(room + index - 1)] != NONE:
+                ask_for_matches(arena, index - 1)
+            groups = keep_places(arena, index)
+            weigh_places(arena, floats, row)
+            grow_tree(arena, floats, row, groups, max_nodes, max_depth, out, nodes, probs)
 
 
 def compile_kernels() -> Draft:
     """Compile the kernel that Python calls, for its one signature, and return it."""
-    for module in (finder, placer, grower):
+    for module in (ingester, finder, placer, grower):
         module.compile_kernels()
     arrays, ints = "int32[::1], float64[::1], int32[::1]", "int64, int64, int64"
     return compile_once(
         draft,
         f"void({arrays}, {ints}, int32[:,::1], float32[:,::1])",
-        calls=(find_places, weigh_places, grow_tree),
+        calls=(append_all, follow_chains, keep_places, weigh_places, grow_tree),
     )

@@ -14,13 +14,13 @@ from .._jit import compile_once, kernel, prefetch, u
 from ._pool_kernels import (
     ACCEPTED,
     ACCEPTED_BEFORE,
-    BUCKET_BITS,
     BUCKET_MIX,
     CLOCK,
     DRAFT_CLASS,
     DRAFT_FIELDS,
     DRAFT_ROOM,
     DRAFT_SIZE,
+    DRAFTS_AT,
     FIRST_HASH,
     FIRST_LEVEL,
     FIRST_WEIGHT,
@@ -28,24 +28,26 @@ from ._pool_kernels import (
     HALF,
     HASH_BASE,
     HEADER_SIZE,
+    HEADS_AT,
     LAST_PAGE,
     LENGTH,
+    LINE_BITS,
+    LINKS_AT,
     MAX_CLOCK,
     MAX_MATCH,
-    MAX_PLACES,
     NAMESPACE,
     NONE,
     NUM_BUCKETS,
     NUM_LEVELS,
-    NUM_PAGES,
-    NUM_ROWS,
     PAGE_BITS,
     PAGE_FIELDS,
-    PLACE_FIELDS,
+    PAGES_AT,
     PREVIOUS,
     PRIME,
     PROBABILITY_UNIT,
+    ROOM_AT,
     ROW_FIELDS,
+    ROWS_AT,
     RUN,
     SEALED,
     SLOT_BITS,
@@ -61,20 +63,23 @@ from ._weights import COUNTS, KNOTS
 
 BLOCK = 32
 """Tokens whose buckets are found at once; the room to work in holds those of a block."""
+ASKED_DRAFT = 64
+"""How far a draft is asked for ahead: sixteen nodes."""
 
-Ingest = Callable[[IntArray, FloatArray, int, IntArray], None]
+IngestAlone = Callable[[IntArray, FloatArray, int, IntArray], None]
+IngestAll = Callable[[IntArray, FloatArray, IntArray, int], None]
 
 
 @kernel
 def _offsets(arena: IntArray) -> tuple[int, int, int, int, int]:
     """Return where links, heads, pages, rows and drafts begin; the tokens follow the header."""
-    num_levels, num_pages = int(arena[u(NUM_LEVELS)]), int(arena[u(NUM_PAGES)])
-    num_slots = num_pages << int(arena[u(PAGE_BITS)])
-    links = HEADER_SIZE + num_slots
-    heads = links + num_slots * num_levels
-    pages = heads + (num_levels << int(arena[u(BUCKET_BITS)]))
-    rows = pages + num_pages * PAGE_FIELDS
-    return links, heads, pages, rows, rows + int(arena[u(NUM_ROWS)]) * ROW_FIELDS
+    return (
+        int(arena[u(LINKS_AT)]) << LINE_BITS,
+        int(arena[u(HEADS_AT)]) << LINE_BITS,
+        int(arena[u(PAGES_AT)]) << LINE_BITS,
+        int(arena[u(ROWS_AT)]) << LINE_BITS,
+        int(arena[u(DRAFTS_AT)]) << LINE_BITS,
+    )
 
 
 @kernel
@@ -120,7 +125,10 @@ def _token_back(arena: IntArray, pages: int, slot: int, back: int) -> int:
 
 
 @kernel
-def _settle(arena: IntArray, floats: FloatArray, request: int, draft: int, new: IntArray) -> None:
+def _settle(
+    arena: IntArray, floats: FloatArray, request: int, draft: int, new: IntArray, begin: int,
+    size: int,
+) -> None:  # fmt: skip
     """Compare the request's last draft with the tokens that were committed after it.
 
     Where the draft agrees with all of them, what lies deeper is unknown and not counted.
@@ -131,7 +139,9 @@ def _settle(arena: IntArray, floats: FloatArray, request: int, draft: int, new: 
             used and the sum of the outcomes (0 or 1) less the predictions there are mutated.
         request: where the request's fields begin.
         draft: where its draft begins.
-        new: ``(num_new,)`` int32, at least one.
+        new: int32, among others the tokens.
+        begin: where in ``new`` they begin.
+        size: how many they are, at least one.
     """
     stop = draft + DRAFT_FIELDS * int(arena[u(request + DRAFT_SIZE)])
     arena[u(request + DRAFT_SIZE)] = 0
@@ -139,7 +149,7 @@ def _settle(arena: IntArray, floats: FloatArray, request: int, draft: int, new: 
     for node in range(draft, stop, DRAFT_FIELDS):
         parent, depth = int(arena[u(node + 1)]), int(arena[u(node + 3)])
         above = parent == NONE or arena[u(draft + DRAFT_FIELDS * parent + 3)] > 0
-        if above and depth <= new.size and arena[u(node)] == new[depth - 1]:
+        if above and depth <= size and arena[u(node)] == new[u(begin + depth - 1)]:
             reached = max(reached, depth)
         else:
             arena[u(node + 3)] = -depth
@@ -148,7 +158,7 @@ def _settle(arena: IntArray, floats: FloatArray, request: int, draft: int, new: 
     first = COUNTS + 2 * (KNOTS + 1) * int(arena[u(request + DRAFT_CLASS)])
     for node in range(draft, stop, DRAFT_FIELDS):
         depth = int(arena[u(node + 3)])
-        if reached == new.size and -depth > new.size:
+        if reached == size and -depth > size:
             continue
         predicted = arena[u(node + 2)] / PROBABILITY_UNIT
         knot = min(int(predicted * KNOTS), KNOTS - 1)
@@ -210,29 +220,32 @@ def _find_buckets(
 
 
 @kernel
-def append(arena: IntArray, floats: FloatArray, row: int, new: IntArray) -> None:
+def _append(
+    arena: IntArray, floats: FloatArray, row: int, new: IntArray, begin: int, stop: int
+) -> None:
     """Append committed tokens to a request, and enter each into the chain of every level.
 
     Args:
         arena: the pool, mutated.
         floats: as ``_weights`` lays them out; the calibration's counts are mutated.
         row: the request's row.
-        new: ``(num_new,)`` int32.
+        new: int32, among others the tokens.
+        begin: where in ``new`` they begin.
+        stop: where they end.
     """
     links, heads, pages, rows, drafts = _offsets(arena)
     request = rows + row * ROW_FIELDS
-    num_rows, num_levels = int(arena[u(NUM_ROWS)]), int(arena[u(NUM_LEVELS)])
-    room = drafts + num_rows * (DRAFT_ROOM + int(arena[u(MAX_PLACES)]) * PLACE_FIELDS)
+    num_levels, room = int(arena[u(NUM_LEVELS)]), int(arena[u(ROOM_AT)]) << LINE_BITS
     page_bits, link_bits = int(arena[u(PAGE_BITS)]), int(arena[u(SLOT_BITS)])
     page = int(arena[u(request + LAST_PAGE)])
     used = 1 << page_bits  # full: the first token opens a page
     if page != NONE and arena[u(pages + page * PAGE_FIELDS + SEALED)] == 0:
         used = int(arena[u(pages + page * PAGE_FIELDS + USED)])
-    length, clock = int(arena[u(request + LENGTH)]), int(arena[u(CLOCK)])
-    arena[u(request + LENGTH)] = length + new.size
-    arena[u(CLOCK)] = (clock + new.size) & MAX_CLOCK
+    length, clock, size = int(arena[u(request + LENGTH)]), int(arena[u(CLOCK)]), stop - begin
+    arena[u(request + LENGTH)] = length + size
+    arena[u(CLOCK)] = (clock + size) & MAX_CLOCK
     done = 0
-    while done < new.size:
+    while done < size:
         if used >> page_bits:
             page = take_page(arena, pages, request, length + done)
             if page == NONE:
@@ -242,13 +255,13 @@ def append(arena: IntArray, floats: FloatArray, row: int, new: IntArray) -> None
             add_buckets(arena, heads)
             if arena[u(request + RUN)] == NONE:
                 start_hashes(arena, pages, request)
-        count = min(min(new.size - done, (1 << page_bits) - used), BLOCK)
+        count = min(min(size - done, (1 << page_bits) - used), BLOCK)
         slot = (page << page_bits) + used
         for i in range(count):
-            arena[u(HEADER_SIZE + slot + i)] = new[u(done + i)]
+            arena[u(HEADER_SIZE + slot + i)] = new[u(begin + done + i)]
         _find_buckets(arena, pages, heads, request, slot, count, room)
         if done == 0 and arena[u(request + DRAFT_SIZE)] > 0:  # while the buckets are fetched
-            _settle(arena, floats, request, drafts + row * DRAFT_ROOM, new)
+            _settle(arena, floats, request, drafts + row * DRAFT_ROOM, new, begin, size)
         link = (int(arena[u(pages + page * PAGE_FIELDS + GENERATION)]) << link_bits) | slot
         for i in range(count):
             for level in range(num_levels):
@@ -265,10 +278,68 @@ def append(arena: IntArray, floats: FloatArray, row: int, new: IntArray) -> None
         arena[u(pages + page * PAGE_FIELDS + USED)] = used
 
 
-def compile_kernels() -> Ingest:
-    """Compile the kernel that Python calls, for its one signature, and return it."""
-    return compile_once(
-        append,
-        "void(int32[::1], float64[::1], int64, int32[::1])",
-        calls=(take_page, add_buckets, start_hashes),
+@kernel
+def append_alone(arena: IntArray, floats: FloatArray, row: int, new: IntArray) -> None:
+    """Append committed tokens, ``(num_new,)`` int32, to one request, as ``append_all`` does."""
+    _append(arena, floats, row, new, 0, new.size)
+
+
+@kernel
+def _ask_for_row(arena: IntArray, row: int) -> None:
+    """Ask for a request's row and its draft."""
+    _, _, _, rows, drafts = _offsets(arena)
+    request, draft = rows + row * ROW_FIELDS, drafts + row * DRAFT_ROOM
+    prefetch(arena, u(request))
+    prefetch(arena, u(request + ROW_FIELDS - 1))
+    for line in range(0, ASKED_DRAFT, 16):
+        prefetch(arena, u(draft + line))
+
+
+@kernel
+def _ask_for_end(arena: IntArray, row: int) -> None:
+    """Ask for what a request's next tokens are written to, and for those that leave the windows."""
+    links, _, pages, rows, _ = _offsets(arena)
+    num_levels = int(arena[u(NUM_LEVELS)])
+    page = int(arena[u(rows + row * ROW_FIELDS + LAST_PAGE)])
+    if page != NONE:
+        slot = _last_slot(arena, pages, page)
+        prefetch(arena, u(HEADER_SIZE + slot))
+        for level in range(num_levels):
+            prefetch(arena, u(HEADER_SIZE + slot - int(arena[u(FIRST_LEVEL + level)])))
+        for token in range(4):
+            prefetch(arena, u(links + (slot + 1 + token * 4) * num_levels))
+
+
+@kernel
+def append_all(arena: IntArray, floats: FloatArray, new: IntArray, at: int) -> None:
+    """Append committed tokens to several requests, in order.
+
+    Args:
+        arena: the pool, mutated.
+        floats: as ``_weights`` lays them out; the calibration's counts are mutated.
+        new: int32; from ``at`` on how many requests, their rows, how many tokens each gets, and all
+            the tokens.
+        at: where in ``new`` that begins.
+    """
+    num_requests = int(new[u(at)])
+    rows = at + 1
+    sizes = rows + num_requests
+    begin = sizes + num_requests
+    for i in range(num_requests):
+        if i + 2 < num_requests:
+            _ask_for_row(arena, int(new[u(rows + i + 2)]))
+        if i + 1 < num_requests:
+            _ask_for_end(arena, int(new[u(rows + i + 1)]))
+        stop = begin + int(new[u(sizes + i)])
+        _append(arena, floats, int(new[u(rows + i)]), new, begin, stop)
+        begin = stop
+
+
+def compile_kernels() -> tuple[IngestAlone, IngestAll]:
+    """Compile the kernels that Python and others call, and return them."""
+    callees = (take_page, add_buckets, start_hashes)
+    arrays = "int32[::1], float64[::1]"
+    return (
+        compile_once(append_alone, f"void({arrays}, int64, int32[::1])", calls=callees),
+        compile_once(append_all, f"void({arrays}, int32[::1], int64)", calls=callees),
     )

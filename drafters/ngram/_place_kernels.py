@@ -21,12 +21,11 @@ LONG_MATCH = 16
 @kernel
 def _offsets(arena: IntArray) -> tuple[int, int, int]:
     """Return where pages, rows and places begin."""
-    num_levels = int(arena[u(pool.NUM_LEVELS)])
-    num_pages, num_rows = int(arena[u(pool.NUM_PAGES)]), int(arena[u(pool.NUM_ROWS)])
-    pages = HEADER_SIZE + (num_pages << int(arena[u(pool.PAGE_BITS)])) * (1 + num_levels)
-    pages += num_levels << int(arena[u(pool.BUCKET_BITS)])
-    rows = pages + num_pages * PAGE_FIELDS
-    return pages, rows, rows + num_rows * (pool.ROW_FIELDS + pool.DRAFT_ROOM)
+    return (
+        int(arena[u(pool.PAGES_AT)]) << pool.LINE_BITS,
+        int(arena[u(pool.ROWS_AT)]) << pool.LINE_BITS,
+        int(arena[u(pool.PLACES_AT)]) << pool.LINE_BITS,
+    )
 
 
 @kernel

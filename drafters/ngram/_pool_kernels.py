@@ -32,11 +32,15 @@ NUM_PAGES, PAGE_BITS, SLOT_BITS, BUCKET_BITS, NUM_LEVELS, NUM_ROWS = 0, 1, 2, 3,
 FRESH_PAGE, QUEUE_HEAD, QUEUE_TAIL, CLOCK = 6, 7, 8, 9
 """Header: the next page never used, the first and the last page that wait to be reclaimed, and how
 many tokens were ever appended (modulo 2**31)."""
-MAX_MATCH, MAX_SKIP_VISITS, MAX_PLACES, NUM_BUCKETS, HALF = 10, 11, 12, 13, 14
-"""Header: the buckets in use, and the power of two that they have grown from."""
+MAX_MATCH, MAX_SKIP_VISITS, MAX_PLACES, NUM_BUCKETS, HALF, SEARCH_SIZE = 10, 11, 12, 13, 14, 15
+"""Header: the buckets in use, the power of two that they have grown from, and how much of the room
+to work in one request's search takes."""
 FIRST_LEVEL, FIRST_VISITS, FIRST_WEIGHT = 16, 24, 32
 """Header: from here the k of each level, longest first, the places looked at in each, and the
 weight in the rolling hash of the token that leaves the window."""
+LINKS_AT, HEADS_AT, PAGES_AT, ROWS_AT, DRAFTS_AT, PLACES_AT, ROOM_AT = range(40, 47)
+LINE_BITS = 4
+"""Header: where the regions begin, in cache lines of sixteen numbers."""
 
 PAGE_FIELDS = 16
 GENERATION, PAGE_NAMESPACE, OWNER, USED, SEALED, NEXT, PREVIOUS, QUEUE_NEXT = 0, 1, 2, 3, 4, 5, 6, 7
@@ -76,13 +80,13 @@ BUCKET_MIX = 1_640_531_527
 @kernel
 def _offsets(arena: IntArray) -> tuple[int, int, int, int, int]:
     """Return where links, heads, pages, rows and drafts begin; the tokens follow the header."""
-    num_levels, num_pages = int(arena[u(NUM_LEVELS)]), int(arena[u(NUM_PAGES)])
-    num_slots = num_pages << int(arena[u(PAGE_BITS)])
-    links = HEADER_SIZE + num_slots
-    heads = links + num_slots * num_levels
-    pages = heads + (num_levels << int(arena[u(BUCKET_BITS)]))
-    rows = pages + num_pages * PAGE_FIELDS
-    return links, heads, pages, rows, rows + int(arena[u(NUM_ROWS)]) * ROW_FIELDS
+    return (
+        int(arena[u(LINKS_AT)]) << LINE_BITS,
+        int(arena[u(HEADS_AT)]) << LINE_BITS,
+        int(arena[u(PAGES_AT)]) << LINE_BITS,
+        int(arena[u(ROWS_AT)]) << LINE_BITS,
+        int(arena[u(DRAFTS_AT)]) << LINE_BITS,
+    )
 
 
 @kernel

@@ -18,27 +18,34 @@ AT, RESTART, MATCH, KIND, VOTES, CHAIN = 0, 1, 2, 3, 4, 5
 """A place: slot now read, where to read on at the request's own end (or -1), match length, kind,
 row of the vote table (the rank, before it is weighed), next place of its group."""
 
-CHAIN_FIELDS = 7
-NEXT_LINK, LEVEL, FIRST_MET, MET_STOP, MET_LIMIT, SKIP, ENDS_IN = 0, 1, 2, 3, 4, 5, 6
+CHAIN_FIELDS = 8
+NEXT_LINK, LEVEL, FIRST_MET, MET_STOP, MET_LIMIT, SKIP, ENDS_IN, ABOVE = 0, 1, 2, 3, 4, 5, 6, 7
 """A chain that is followed: the link to its next place, its level, where the slots met begin, end,
-and may end, whether it starts at the token before the last, and that token or the last."""
-GOING = 16 * CHAIN_FIELDS
-"""Where, behind the chains, the list of those that go on begins."""
-CHAINS_ROOM = GOING + 16
+and may end, whether it starts at the token before the last, and that token or the last; the chain
+of the next longer k, or itself."""
+GROUP = 8
+"""Requests whose chains are followed at once."""
+MAX_CHAINS = 16
+CHAINS_STOP = MAX_CHAINS * CHAIN_FIELDS
+"""Where, in a request's part of the room, the end of its chains stands, behind the chains."""
+MET = CHAINS_STOP + 1
+"""Where in that part the slots met begin."""
+GOING = GROUP
+"""Where in the room, behind the rows of the group, the list of the chains that go on begins."""
+SEARCHES = GOING + GROUP * MAX_CHAINS
+"""Where in the room the requests' parts begin; behind them trees are grown."""
 
 
 @kernel
 def _offsets(arena: IntArray) -> tuple[int, int, int, int, int]:
     """Return where links, pages, rows, places and the room to work in begin."""
-    num_levels = int(arena[u(pool.NUM_LEVELS)])
-    num_pages, num_rows = int(arena[u(pool.NUM_PAGES)]), int(arena[u(pool.NUM_ROWS)])
-    num_slots = num_pages << int(arena[u(pool.PAGE_BITS)])
-    links = HEADER_SIZE + num_slots
-    pages = links + num_slots * num_levels + (num_levels << int(arena[u(pool.BUCKET_BITS)]))
-    rows = pages + num_pages * PAGE_FIELDS
-    places = rows + num_rows * (pool.ROW_FIELDS + pool.DRAFT_ROOM)
-    room = places + num_rows * int(arena[u(pool.MAX_PLACES)]) * PLACE_FIELDS
-    return links, pages, rows, places, room
+    return (
+        int(arena[u(pool.LINKS_AT)]) << pool.LINE_BITS,
+        int(arena[u(pool.PAGES_AT)]) << pool.LINE_BITS,
+        int(arena[u(pool.ROWS_AT)]) << pool.LINE_BITS,
+        int(arena[u(pool.PLACES_AT)]) << pool.LINE_BITS,
+        int(arena[u(pool.ROOM_AT)]) << pool.LINE_BITS,
+    )
 
 
 @kernel
@@ -65,28 +72,33 @@ def _after(arena: IntArray, pages: int, slot: int) -> int:
 
 
 @kernel
-def _follow(
-    arena: IntArray, links: int, pages: int, first: int, tail_size: int, chains: int, met: int
-) -> int:
-    """Follow the chains of the last two tokens, and return where the list of them ends.
+def _enter(arena: IntArray, row: int, chains: int, going: int) -> int:
+    """Begin to follow the chains of a request's last two tokens.
 
-    The chains of the token before the last are followed in the levels of two to four tokens only.
-    All go on in turn, a place each, so that what one waits for from memory hides behind the others.
+    Those of the token before the last are followed in the levels of two to four tokens only.
 
     Args:
-        arena: the pool.
-        links: where the links begin.
-        pages: where the pages' fields begin.
-        first: the slot of the last token.
-        tail_size: how many tokens up to it are compared.
-        chains: where the chains are written, longest k first.
-        met: where the slots that they lead to are written.
+        arena: the pool; the request's chains are written, longest k first, and where they end.
+        row: the request's row.
+        chains: where its part of the room begins.
+        going: where in the list of chains that go on its own are written.
+
+    Returns:
+        Where they end in that list.
     """
+    links, pages, rows, _, _ = _offsets(arena)
+    request = rows + row * pool.ROW_FIELDS
+    arena[u(request + pool.FOUND)] = 0
+    arena[u(chains + CHAINS_STOP)] = chains
+    tail_size, page = int(arena[u(request + pool.RUN)]), int(arena[u(request + pool.LAST_PAGE)])
+    if tail_size == 0 or page == NONE:
+        return going
     page_bits, link_bits = int(arena[u(pool.PAGE_BITS)]), int(arena[u(pool.SLOT_BITS)])
     slot_mask = (1 << link_bits) - 1
     num_levels = int(arena[u(pool.NUM_LEVELS)])
-    before = _before(arena, pages, first)
-    stop, going, num_going = chains, chains + GOING, 0
+    last = (page << page_bits) + int(arena[u(pages + page * PAGE_FIELDS + pool.USED)]) - 1
+    before = _before(arena, pages, last)
+    stop, met = chains, chains + MET
     for part in range(2 * num_levels):
         skip, level = part // num_levels, part % num_levels
         visits = int(arena[u(pool.FIRST_VISITS + level)])
@@ -95,7 +107,8 @@ def _follow(
             visits = int(arena[u(pool.MAX_SKIP_VISITS)]) if 2 <= k <= min(4, tail_size - 1) else 0
         if visits == 0:
             continue
-        link = int(arena[u(links + (before if skip else first) * num_levels + level)])
+        first = before if skip else last
+        link = int(arena[u(links + first * num_levels + level)])
         if link:
             slot = link & slot_mask
             prefetch(arena, u(links + slot * num_levels))
@@ -107,15 +120,44 @@ def _follow(
             arena[u(stop + MET_STOP)] = met
             arena[u(stop + MET_LIMIT)] = met + visits
             arena[u(stop + SKIP)] = skip
-            arena[u(stop + ENDS_IN)] = arena[u(HEADER_SIZE + (before if skip else first))]
-            arena[u(going + num_going)] = stop
-            num_going += 1
+            arena[u(stop + ENDS_IN)] = arena[u(HEADER_SIZE + first)]
+            longest = skip or stop == chains
+            arena[u(stop + ABOVE)] = stop if longest else stop - CHAIN_FIELDS
+            arena[u(going)] = stop
+            going += 1
             stop += CHAIN_FIELDS
             met += visits
-    while num_going:
-        kept = 0
-        for index in range(num_going):
-            chain = int(arena[u(going + index)])
+    arena[u(chains + CHAINS_STOP)] = stop
+    return going
+
+
+@kernel
+def follow_chains(arena: IntArray, num_requests: int) -> None:
+    """Follow the chains of a group of requests.
+
+    All go on in turn, a place each, so that what one waits for from memory hides behind the others.
+    Where a chain came to its limit, that of the next shorter k ends after as many places: longer
+    matches are enough then.
+
+    Args:
+        arena: the pool; the room to work in begins with the requests' rows, or -1. Their chains and
+            the slots that these lead to are written behind.
+        num_requests: how many there are, at most ``GROUP``.
+    """
+    links, pages, _, _, room = _offsets(arena)
+    page_bits, link_bits = int(arena[u(pool.PAGE_BITS)]), int(arena[u(pool.SLOT_BITS)])
+    slot_mask = (1 << link_bits) - 1
+    num_levels = int(arena[u(pool.NUM_LEVELS)])
+    going = stop = room + GOING
+    for index in range(num_requests):
+        row = int(arena[u(room + index)])
+        if row != NONE:
+            chains = room + SEARCHES + index * int(arena[u(pool.SEARCH_SIZE)])
+            stop = _enter(arena, row, chains, stop)
+    while stop > going:
+        kept = going
+        for at in range(going, stop):
+            chain = int(arena[u(at)])
             link, met = int(arena[u(chain + NEXT_LINK)]), int(arena[u(chain + MET_STOP)])
             slot = link & slot_mask
             link_at = links + slot * num_levels + int(arena[u(chain + LEVEL)])
@@ -127,15 +169,22 @@ def _follow(
             arena[u(met)] = slot if known else NONE
             arena[u(chain + MET_STOP)] = met + 1
             link = int(arena[u(link_at)])
-            if link and met + 1 < arena[u(chain + MET_LIMIT)]:
+            above = int(arena[u(chain + ABOVE)])
+            most = int(arena[u(above + MET_STOP)]) - int(arena[u(above + FIRST_MET)])
+            if (
+                arena[u(above + MET_STOP)] == arena[u(above + MET_LIMIT)]
+                and met + 1 - arena[u(chain + FIRST_MET)] >= most
+            ):
+                arena[u(chain + MET_LIMIT)] = met + 1
+            elif link and met + 1 < arena[u(chain + MET_LIMIT)]:
                 slot = link & slot_mask
                 prefetch(arena, u(links + slot * num_levels))
                 prefetch(arena, u(HEADER_SIZE + slot))
+                prefetch(arena, u(pages + (slot >> page_bits) * PAGE_FIELDS))
                 arena[u(chain + NEXT_LINK)] = link
-                arena[u(going + kept)] = chain
+                arena[u(kept)] = chain
                 kept += 1
-        num_going = kept
-    return stop
+        stop = kept
 
 
 @kernel
@@ -233,28 +282,49 @@ def _compare(
 
 
 @kernel
-def find_places(arena: IntArray, row: int) -> None:
-    """Find the places of a request's last tokens, and leave them and their number beside its row.
+def ask_for_matches(arena: IntArray, index: int) -> None:
+    """Ask for the text of the longest matches, a group's request before its places are compared."""
+    chains = (int(arena[u(pool.ROOM_AT)]) << pool.LINE_BITS) + SEARCHES
+    chains += index * int(arena[u(pool.SEARCH_SIZE)])
+    if arena[u(chains + CHAINS_STOP)] == chains:
+        return
+    for met in range(int(arena[u(chains + FIRST_MET)]), int(arena[u(chains + MET_STOP)])):
+        text = HEADER_SIZE + int(arena[u(met)])
+        for back in range(16, 64, 16):
+            prefetch(arena, u(text - back))
+        prefetch(arena, u(text + 16))
+
+
+@kernel
+def keep_places(arena: IntArray, index: int) -> int:
+    """Keep the places of a request's last tokens, and leave them and their number beside its row.
 
     Args:
-        arena: the pool; the row's places and their number are overwritten.
-        row: the request's row.
+        arena: the pool, whose room holds the chains that ``follow_chains`` has followed; the row's
+            places and their number are overwritten.
+        index: which one of the group the request is; its row is known.
+
+    Returns:
+        Where the chains begin: that room is free now.
     """
-    links, pages, rows, places, chains = _offsets(arena)
+    _, pages, rows, places, room = _offsets(arena)
+    chains = room + SEARCHES + index * int(arena[u(pool.SEARCH_SIZE)])
+    stop, row = int(arena[u(chains + CHAINS_STOP)]), int(arena[u(room + index)])
+    if stop == chains:
+        return chains
     request = rows + row * pool.ROW_FIELDS
-    arena[u(request + pool.FOUND)] = 0
-    length, page = int(arena[u(request + pool.RUN)]), int(arena[u(request + pool.LAST_PAGE)])
-    if length == 0 or page == NONE:
-        return
+    page = int(arena[u(request + pool.LAST_PAGE)])
     last = (page << int(arena[u(pool.PAGE_BITS)])) - 1
     last += int(arena[u(pages + page * PAGE_FIELDS + pool.USED)])
-    stop = _follow(arena, links, pages, last, length, chains, chains + CHAINS_ROOM)
     places += row * int(arena[u(pool.MAX_PLACES)]) * PLACE_FIELDS
-    namespace = int(arena[u(request + pool.NAMESPACE)])
+    namespace, length = int(arena[u(request + pool.NAMESPACE)]), int(arena[u(request + pool.RUN)])
     count = _compare(arena, pages, namespace, last, length, chains, stop, places)
     arena[u(request + pool.FOUND)] = count
+    return chains
 
 
 def compile_kernels() -> None:
-    """Compile the kernel that others call, for its one signature."""
-    compile_once(find_places, "void(int32[::1], int64)")
+    """Compile the kernels that others call, for their one signature each."""
+    compile_once(follow_chains, "void(int32[::1], int64)")
+    compile_once(ask_for_matches, "void(int32[::1], int64)")
+    compile_once(keep_places, "int64(int32[::1], int64)")

@@ -51,18 +51,14 @@ MAX_NODES = 1024
 
 
 @kernel
-def _offsets(arena: IntArray) -> tuple[int, int, int, int, int]:
-    """Return where pages, rows, drafts, places and the room to work in begin."""
-    num_levels = int(arena[u(pool.NUM_LEVELS)])
-    num_pages, num_rows = int(arena[u(pool.NUM_PAGES)]), int(arena[u(pool.NUM_ROWS)])
-    num_slots = num_pages << int(arena[u(pool.PAGE_BITS)])
-    pages = HEADER_SIZE + num_slots * (1 + num_levels)
-    pages += num_levels << int(arena[u(pool.BUCKET_BITS)])
-    rows = pages + num_pages * PAGE_FIELDS
-    drafts = rows + num_rows * pool.ROW_FIELDS
-    places = drafts + num_rows * pool.DRAFT_ROOM
-    room = places + num_rows * int(arena[u(pool.MAX_PLACES)]) * PLACE_FIELDS
-    return pages, rows, drafts, places, room
+def _offsets(arena: IntArray) -> tuple[int, int, int, int]:
+    """Return where pages, rows, drafts and places begin."""
+    return (
+        int(arena[u(pool.PAGES_AT)]) << pool.LINE_BITS,
+        int(arena[u(pool.ROWS_AT)]) << pool.LINE_BITS,
+        int(arena[u(pool.DRAFTS_AT)]) << pool.LINE_BITS,
+        int(arena[u(pool.PLACES_AT)]) << pool.LINE_BITS,
+    )
 
 
 @kernel
@@ -99,6 +95,7 @@ def grow_tree(
     arena: IntArray,
     floats: FloatArray,
     row: int,
+    groups: int,
     max_nodes: int,
     max_depth: int,
     out: int,
@@ -114,13 +111,14 @@ def grow_tree(
             the draft until the committed tokens come.
         floats: as ``_weights`` lays them out, with the places' weights.
         row: the request's row.
+        groups: where in the arena there is room to work in.
         max_nodes: most nodes.
         max_depth: the deepest level.
         out: which row of ``nodes`` and ``probs`` is overwritten.
         nodes: ``(num_rows, 1 + 2 * room)`` int32: the number of nodes, token ids, parents.
         probs: ``(num_rows, room)`` float32: calibrated path probabilities.
     """
-    pages, rows, draft, places, groups = _offsets(arena)
+    pages, rows, draft, places = _offsets(arena)
     max_places = int(arena[u(pool.MAX_PLACES)])
     scores = PLACES + int(arena[u(pool.NUM_ROWS)]) * max_places
     max_nodes = min(max_nodes, MAX_NODES)
@@ -231,5 +229,5 @@ def grow_tree(
 
 def compile_kernels() -> None:
     """Compile the kernel that others call, for its one signature."""
-    ints = "int64, int64, int64, int64"
+    ints = "int64, int64, int64, int64, int64"
     compile_once(grow_tree, f"void(int32[::1], float64[::1], {ints}, int32[:,::1], float32[:,::1])")

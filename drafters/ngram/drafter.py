@@ -1,7 +1,7 @@
 """The n-gram drafter: what followed at the earlier places where the last tokens stood.
 
 It needs no training and no model: it keeps the text of running and finished requests, looks up
-where the last 24, 4, 2 and 1 tokens stood before, and merges what followed there into a tree.
+where the last 24, 3, 2 and 1 tokens stood before, and merges what followed there into a tree.
 How much a place counts depends on how long it matched, whether the match goes on behind a changed
 token, where it lies (own prompt, own output, another request's), how old it is, and how far it is
 from where the text was expected to go on. The weights are fitted once; what the target accepts
@@ -14,90 +14,28 @@ on how much text is kept, except by cache misses.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from ..base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget, check_length
-from ..calibration import Calibration
 from ..prompt_backlog import PromptBacklog
 from ..tree import CandidateTree, IntArray
 from ..tree_batch import TreeBatch, new_tree, set_source
-from ..untouched import untouched_zeros
 from . import _after_kernels as after
 from . import _draft_kernels as drafting
 from . import _ingest_kernels as ingester
 from . import _pool_kernels as pool
-from . import _search_kernels as finder
 from . import _tree_kernels as grower
-from . import _weights as tables
+from .arena import calibration_within, new_arena, new_floats
+from .config import NgramConfig
 
 _DRAFTS_A_REFIT = 64
+_MOST_NEW, _MOST_LATER = 256, 32
+"""Requests, and tokens of each, that wait for the next proposal at most: a millisecond's work."""
+_NO_TOKENS = np.zeros(0, np.int32)
 _MIN_SPACES = 1024
 """Namespaces known at which those without text are forgotten."""
-
-
-@dataclass(frozen=True, slots=True)
-class NgramConfig:
-    """Settings of :class:`NgramDrafter`.
-
-    Attributes:
-        levels: lengths k of the k-grams that are looked up, longest first.
-        max_visits: earlier places looked at in each level, the most recent first.
-        max_skip_visits: places looked at, in each level of two to four tokens, for the text before
-            the last token; 0 to propose nothing behind a changed token.
-        max_match: how many tokens of the tail are compared, to weigh the places.
-        max_places: places whose continuations are merged.
-        capacity: tokens kept, those of running and of finished requests together.
-        page_size: tokens in a page, a power of two. A request holds whole pages.
-        max_requests: how many requests may run at once; one more goes without drafts.
-        search_earlier: whether a request also looks at others of its namespace.
-        slice_tokens: tokens of prompts that one step indexes at most, for all requests together;
-            until its prompt is in, a request has no drafts. Without it all are indexed at once.
-    """
-
-    levels: tuple[int, ...] = (24, 4, 2, 1)
-    max_visits: tuple[int, ...] = (8, 16, 48, 16)
-    max_skip_visits: int = 6
-    max_match: int = 64
-    max_places: int = 64
-    capacity: int = 1 << 22
-    page_size: int = 128
-    max_requests: int = 1024
-    search_earlier: bool = True
-    slice_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        """Check the settings.
-
-        Raises:
-            ValueError: a setting is out of its range.
-        """
-        if not 1 <= len(self.levels) <= 8 or any(a <= b for a, b in pairwise(self.levels)):
-            raise ValueError(f"expected 1 to 8 falling levels, got {self.levels}")
-        if self.levels[-1] < 1 or self.levels[0] > self.max_match:
-            raise ValueError(
-                f"expected levels within 1..max_match ({self.max_match}), got {self.levels}"
-            )
-        if len(self.max_visits) != len(self.levels) or min(self.max_visits) < 0:
-            raise ValueError(
-                f"expected max_visits >= 0 for each of the levels {self.levels}, "
-                f"got {self.max_visits}"
-            )
-        for name, least in (("max_skip_visits", 0), ("max_places", 1), ("max_requests", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"expected {name} >= {least}, got {getattr(self, name)}")
-        if self.slice_tokens is not None and self.slice_tokens < 1:
-            raise ValueError(f"expected slice_tokens >= 1 or None, got {self.slice_tokens}")
-        if self.page_size < 1 or self.page_size & (self.page_size - 1):
-            raise ValueError(f"expected page_size a power of two, got {self.page_size}")
-        if not self.page_size <= self.capacity < 1 << 28:
-            raise ValueError(
-                f"expected capacity within page_size ({self.page_size})..2**28 - 1, "
-                f"got {self.capacity}"
-            )
 
 
 class NgramDrafter:
@@ -117,21 +55,23 @@ class NgramDrafter:
         self.config = NgramConfig() if config is None else config
         after.compile_kernels()
         pool.compile_kernels()
-        self._ingest = ingester.compile_kernels()
+        self._ingest, self._ingest_all = ingester.compile_kernels()
         self._draft = drafting.compile_kernels()
-        self._arena, self._pages, self._rows, self._drafts = _new_arena(self.config)
-        self._floats = _new_floats(self.config, len(self._rows))
-        self._calibration = _calibration_within(self._floats)
+        self._arena, self._pages, self._rows, self._drafts = new_arena(self.config)
+        self._floats = new_floats(self.config, len(self._rows))
+        self._calibration = calibration_within(self._floats)
         self._drafts_until_refit = _DRAFTS_A_REFIT
-        self._batch = np.empty(0, np.int32)  # the rows of the requests asked for last
+        self._new: dict[int, IntArray] = {}  # rows, and the tokens that are not taken in yet
+        self._batch = np.zeros(1, np.int32)  # how many requests were asked for last, and their rows
         self._batch_ids: list[RequestId] | None = None  # and their ids, while they still run
         self._row_of: dict[RequestId, int] = {}
-        self._alone: dict[RequestId, IntArray] = {}  # (1,) the row of a request asked for alone
+        self._alone: dict[RequestId, IntArray] = {}  # a request asked for alone, as kernels take it
         self._room = TreeBatch.with_room(_DRAFTS_A_REFIT, 0)  # for such requests' trees
         self._next_tree = 0  # the first free row in it
         self._room_nodes = 0
         self._backlog = PromptBacklog(self.config.slice_tokens, self._append)
         self._in_slices = self.config.slice_tokens is not None
+        self._at_once = not self._in_slices  # whether tokens are taken in when they are committed
         self._free_rows = list(range(len(self._rows)))[::-1]
         self._spaces: dict[str, int] = {}
         self._max_spaces = _MIN_SPACES
@@ -156,6 +96,7 @@ class NgramDrafter:
         """
         prompt = as_token_ids(prompt_ids)
         self.stop(request_id)
+        self._catch_up()
         if not self._free_rows:
             return  # one more than may run: it goes without drafts
         row = self._free_rows.pop()
@@ -171,7 +112,7 @@ class NgramDrafter:
         self._rows[row] = fields
         self._row_of[request_id] = row
         if not self._in_slices:
-            self._alone[request_id] = np.array([row], np.int32)
+            self._alone[request_id] = np.array([1, row, 0], np.int32)
         self._backlog.start(request_id, prompt)
 
     def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
@@ -180,10 +121,12 @@ class NgramDrafter:
         if row is None:
             return
         tokens = as_token_ids(token_ids)
-        if self._in_slices:
+        if self._at_once:
+            self._ingest(self._arena, self._floats, row, tokens)
+        elif self._in_slices:
             self._backlog.extend(request_id, tokens)
         else:
-            self._ingest(self._arena, self._floats, row, tokens)
+            self._extend_later(row, tokens)
 
     def propose(
         self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
@@ -196,6 +139,9 @@ class NgramDrafter:
         if len(request_ids) == 1 and 0 < max_nodes <= self._room_nodes and max_depth > 0:
             alone = self._alone.get(request_ids[0])
             if alone is not None:
+                if not self._at_once:
+                    self._at_once = True
+                    self._catch_up()
                 row = self._next_tree
                 if row == _DRAFTS_A_REFIT:
                     self._renew_room(max_nodes)
@@ -221,6 +167,7 @@ class NgramDrafter:
         self._room_nodes = max(max_nodes, self._room_nodes)
         self._room = TreeBatch.with_room(_DRAFTS_A_REFIT, self._room_nodes)
         self._next_tree = 0
+        self._catch_up()
         self._calibration.refit()
 
     def draft_batch(
@@ -236,18 +183,21 @@ class NgramDrafter:
         if request_ids != self._batch_ids:
             row_of = self._row_of
             self._batch_ids = list(request_ids)
-            self._batch = np.array([row_of.get(i, pool.NONE) for i in request_ids], np.int32)
+            rows = [row_of.get(i, pool.NONE) for i in request_ids]
+            self._batch = np.array([len(rows), *rows], np.int32)
         if self._in_slices:
             self._backlog.begin_step()
             self._batch_ids = None
-            self._batch[[i in self._backlog for i in request_ids]] = pool.NONE
+            self._batch[1:][[i in self._backlog for i in request_ids]] = pool.NONE
         self._drafts_until_refit -= len(request_ids)
         if self._drafts_until_refit < 0:
+            self._catch_up()
             self._calibration.refit()
             self._drafts_until_refit = _DRAFTS_A_REFIT
-        arena, floats, rows = self._arena, self._floats, self._batch
-        room = batch.probs.shape[1]
-        self._draft(arena, floats, rows, room, max_depth, 0, batch.nodes, batch.probs)
+        arena, floats = self._arena, self._floats
+        room, asked = batch.probs.shape[1], self._pack_new(self._batch)
+        self._draft(arena, floats, asked, room, max_depth, 0, batch.nodes, batch.probs)
+        self._at_once = len(request_ids) == 1 and not self._in_slices
 
     def propose_after(
         self, request_id: RequestId, next_ids: Sequence[int], max_nodes: int, max_depth: int
@@ -264,10 +214,12 @@ class NgramDrafter:
             ValueError: a limit is negative.
         """
         check_budget(max_nodes, max_depth)
+        self._catch_up()
         row = self._row_of.get(request_id)
         if row is None or request_id in self._backlog or max_nodes == 0 or max_depth == 0:
             return [CandidateTree.empty()] * len(next_ids)
         fields, draft = self._rows[row].copy(), self._drafts[row].copy()
+        room = int(self._arena[pool.ROOM_AT]) << pool.LINE_BITS
         trees = []
         for token in next_ids:
             batch = TreeBatch.with_room(1, max_nodes)
@@ -275,8 +227,9 @@ class NgramDrafter:
             if token >= 0:
                 after.search_after(self._arena, self._floats, row, token)
             grower.grow_tree(
-                self._arena, self._floats, row, max_nodes, max_depth, 0, batch.nodes, batch.probs
-            )
+                self._arena, self._floats, row, room, max_nodes, max_depth, 0, batch.nodes,
+                batch.probs,
+            )  # fmt: skip
             trees += batch.trees()
         # The draft that waits to be settled is the one that was proposed.
         self._rows[row], self._drafts[row] = fields, draft
@@ -295,6 +248,7 @@ class NgramDrafter:
         row = self._row_of.get(request_id)
         if row is not None:
             self._backlog.finish(request_id)
+            self._catch_up()
             pool.truncate(self._arena, row, length)
 
     def stop(self, request_id: RequestId) -> None:
@@ -304,13 +258,38 @@ class NgramDrafter:
         if row is not None:
             self._batch_ids = None
             self._alone.pop(request_id, None)
+            self._catch_up()
             pool.release(self._arena, row)
             self._free_rows.append(row)
 
     def _append(self, request_id: RequestId, tokens: IntArray, is_output: bool) -> None:
         """Index tokens of a request; its row knows where the prompt ends."""
-        row = self._row_of[request_id]
-        self._ingest(self._arena, self._floats, row, tokens)
+        self._catch_up()
+        self._ingest(self._arena, self._floats, self._row_of[request_id], tokens)
+
+    def _extend_later(self, row: int, tokens: IntArray) -> None:
+        """Leave a few tokens to the next proposal: for a batch that is one call instead of many."""
+        if row in self._new or len(self._new) == _MOST_NEW:
+            self._catch_up()
+        if tokens.size <= _MOST_LATER:
+            self._new[row] = tokens.copy()  # the caller's array may change
+        else:
+            self._catch_up()
+            self._ingest(self._arena, self._floats, row, tokens)
+
+    def _catch_up(self) -> None:
+        """Take in all tokens that were left for later."""
+        if self._new:
+            self._ingest_all(self._arena, self._floats, self._pack_new(_NO_TOKENS), 0)
+
+    def _pack_new(self, head: IntArray) -> IntArray:
+        """Return ``head`` and, behind it, the tokens left for later as the kernels take them."""
+        new = self._new
+        sizes = [tokens.size for tokens in new.values()]
+        numbers = np.array([len(new), *new, *sizes], np.int32)
+        packed = np.concatenate((head, numbers, *new.values()))
+        new.clear()
+        return packed
 
     def _space_of(self, namespace: str) -> int:
         """Return the number of a namespace; one without any text left may get a new one."""
@@ -324,74 +303,3 @@ class NgramDrafter:
             self._last_space += 1
             space = self._spaces[namespace] = self._last_space
         return space
-
-
-def _new_arena(config: NgramConfig) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Return the arena of a config, and the views of its pages, its requests' rows and drafts."""
-    num_pages = config.capacity // config.page_size
-    num_slots = num_pages * config.page_size
-    num_levels = len(config.levels)
-    num_rows = min(config.max_requests, num_pages)
-    bucket_bits = num_slots.bit_length() - 1  # a bucket for one or two tokens
-    pages_start = pool.HEADER_SIZE + num_slots * (1 + num_levels) + (num_levels << bucket_bits)
-    rows_start = pages_start + num_pages * pool.PAGE_FIELDS
-    rows_stop = rows_start + num_rows * pool.ROW_FIELDS
-    drafts_stop = rows_stop + num_rows * pool.DRAFT_ROOM
-    num_places = num_rows * config.max_places
-    num_visits = sum(config.max_visits) + config.max_skip_visits * num_levels
-    room = max(
-        ingester.BLOCK * num_levels,
-        finder.CHAINS_ROOM + config.max_match + num_visits,
-        _max_groups(config) * grower.GROUP_FIELDS,
-    )
-    size = drafts_stop + num_places * pool.PLACE_FIELDS + room
-    arena = untouched_zeros(size, huge_pages=True)  # every region fills from its beginning on
-    page_bits = config.page_size.bit_length() - 1
-    header = {
-        pool.NUM_PAGES: num_pages,
-        pool.PAGE_BITS: page_bits,
-        pool.SLOT_BITS: page_bits + (num_pages - 1).bit_length(),
-        pool.BUCKET_BITS: bucket_bits,
-        pool.NUM_LEVELS: num_levels,
-        pool.NUM_ROWS: num_rows,
-        pool.QUEUE_HEAD: pool.NONE,
-        pool.QUEUE_TAIL: pool.NONE,
-        pool.MAX_MATCH: config.max_match,
-        pool.MAX_SKIP_VISITS: config.max_skip_visits,
-        pool.MAX_PLACES: config.max_places,
-    }
-    for field, value in header.items():
-        arena[field] = value
-    arena[[pool.NUM_BUCKETS, pool.HALF]] = min(pool.MIN_BUCKETS, 1 << bucket_bits)
-    for first, values in (
-        (pool.FIRST_LEVEL, config.levels),
-        (pool.FIRST_VISITS, config.max_visits),
-        (pool.FIRST_WEIGHT, [pow(pool.HASH_BASE, k, pool.PRIME) for k in config.levels]),
-    ):
-        arena[first : first + num_levels] = values
-    pages = arena[pages_start:rows_start].reshape(num_pages, pool.PAGE_FIELDS)
-    rows = arena[rows_start:rows_stop].reshape(num_rows, pool.ROW_FIELDS)
-    return arena, pages, rows, arena[rows_stop:drafts_stop].reshape(num_rows, -1)
-
-
-def _max_groups(config: NgramConfig) -> int:
-    """Return how many groups of places a tree may need that is grown in the arena's room."""
-    return config.max_places + grower.MAX_NODES + 1
-
-
-def _new_floats(config: NgramConfig, num_rows: int) -> npt.NDArray[np.float64]:
-    """Return the weights, with room behind them, as the kernels take them."""
-    size = num_rows * config.max_places + _max_groups(config) * grower.SCORE_FIELDS
-    floats = np.zeros(tables.PLACES + size)
-    floats[: tables.NUM_WEIGHTS] = tables.make_model()
-    return floats
-
-
-def _calibration_within(floats: npt.NDArray[np.float64]) -> Calibration:
-    """Return a calibration whose maps and counts lie where the kernels look for them."""
-    calibration = Calibration(tables.NUM_CLASSES, tables.KNOTS + 1)
-    shape = (tables.NUM_CLASSES, tables.KNOTS + 1)
-    calibration.knots = floats[tables.MAPS : tables.COUNTS].reshape(shape)
-    calibration.counts = floats[tables.COUNTS : tables.PLACES].reshape(*shape, 2)
-    calibration.refit()
-    return calibration

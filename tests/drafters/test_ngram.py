@@ -56,7 +56,7 @@ def test_is_a_drafter_whose_kernels_are_compiled_at_construction() -> None:
     assert isinstance(drafter, Drafter)
     assert drafter.name == "ngram"
     if COMPILED:
-        for kernel in (ingester.append, pool.release, pool.truncate, drafting.draft):
+        for kernel in (ingester.append_alone, ingester.append_all, drafting.draft, pool.truncate):
             assert len(kernel.signatures) == 1
 
 
@@ -299,6 +299,76 @@ def test_confidence_follows_what_the_target_accepts() -> None:
 def test_refuses_settings(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"expected .* got"):
         NgramConfig(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("visits", "seen"), [(2, {10, 11}), (3, {10, 11, 20, 21})])
+def test_where_longer_matches_are_enough_as_many_short_ones_are_looked_at(
+    visits: int, seen: set[int]
+) -> None:
+    config = NgramConfig(levels=(3, 2), max_visits=(visits, 8), max_skip_visits=0, capacity=256)
+    drafter = NgramDrafter(config)
+    # Two places of the last three tokens, and before them two more of the last two.
+    drafter.start("a", [4, 1, 2, 20, 6, 1, 2, 21, 5, 1, 2, 10, 5, 1, 2, 11, 5, 1, 2])
+    (tree,) = drafter.propose(["a"], 8, 1)
+    assert set(tree.token_ids.tolist()) == seen
+    if visits == 2:
+        drafter.extend("a", [30, 5, 1])
+        (tree,) = drafter.propose_after("a", [2], 8, 1)
+        assert set(tree.token_ids.tolist()) == {11, 30}
+
+
+def test_tokens_that_wait_for_a_batch_are_those_that_were_committed() -> None:
+    drafter = NgramDrafter(SMALL)
+    for request_id in "ab":
+        drafter.start(request_id, [1, 2, 3, 4], namespace=request_id)
+    drafter.propose(["a", "b"], 4, 4)
+    committed = np.array([9, 1, 2], np.int32)
+    drafter.extend("a", committed)
+    committed[:] = [7, 3, 4]  # the caller uses its array again
+    drafter.extend("b", committed)
+    drafter.extend("b", [7, 3])
+    assert chain_of(drafter, "a")[:3] == [3, 4, 9]
+    assert chain_of(drafter, "b")[:3] == [4, 7, 3]
+
+
+def test_any_number_of_requests_and_tokens_may_wait_for_a_batch() -> None:
+    drafter = NgramDrafter(NgramConfig(capacity=1 << 16, page_size=8))
+    ids = list(range(300))
+    for request_id in ids:
+        drafter.start(request_id, [])
+    drafter.propose(ids, 2, 2)
+    for request_id in ids:
+        first = 1000 * request_id
+        drafter.extend(request_id, np.arange(first, first + 2 + request_id % 50))
+        drafter.extend(request_id, [first])
+    for request_id, tree in zip(ids, drafter.propose(ids, 1, 1), strict=True):
+        assert tree.token_ids.tolist() == [1000 * request_id + 1]
+
+
+@MANY
+@given(
+    texts=st.lists(st.lists(st.integers(-1, 3), max_size=24), min_size=1, max_size=20),
+    cuts=st.lists(st.integers(0, 4), min_size=2, max_size=2),
+)
+def test_a_batch_has_the_trees_that_its_requests_have_alone(
+    texts: list[list[int]], cuts: list[int]
+) -> None:
+    together, apart = (NgramDrafter(NgramConfig(capacity=1 << 11, page_size=8)) for _ in range(2))
+    ids = list(range(len(texts)))
+    for drafter in (together, apart):
+        for request_id, text in zip(ids, texts, strict=True):
+            drafter.start(request_id, text[:8], "xy"[request_id % 2])
+    at = 8
+    for cut in cuts:
+        alone = [apart.propose([request_id], 6, 4)[0] for request_id in ids]
+        for tree, other in zip(together.propose(ids, 6, 4), alone, strict=True):
+            assert tree.token_ids.tolist() == other.token_ids.tolist()
+            assert tree.parents.tolist() == other.parents.tolist()
+            assert tree.probs.tolist() == other.probs.tolist()
+        for drafter in (together, apart):
+            for request_id, text in zip(ids, texts, strict=True):
+                drafter.extend(request_id, text[at : at + cut])
+        at += cut
 
 
 def test_refuses_bad_calls() -> None:

@@ -12,12 +12,31 @@ from .._jit import compile_once, kernel, u
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
+Longs = npt.NDArray[np.int64]
 
 MergeTrees = Callable[[Ints, Floats, Floats, Ints, Floats], None]
 SettleTrees = Callable[[Ints, Floats, int, Ints, Ints, Doubles], None]
 
 PROMISED, CAME_TRUE = 0, 1
 """What became of a tree: how many tokens it promised (-1 without a tree), how many came true."""
+
+FEW = 128
+"""Nodes that are put in order one by one; where there are more, a merge sort is faster."""
+
+
+@kernel
+def _sort(best: Floats, num: int, order: Longs) -> None:
+    """Write the places of the first ``num`` probabilities to ``order``, the largest first.
+
+    Of equal ones the earlier comes first, so that a parent comes before its child. What is merged
+    is nearly in order, and there are few.
+    """
+    for node in range(num):
+        place = node
+        while place > 0 and best[u(order[u(place - 1)])] < best[u(node)]:
+            order[u(place)] = order[u(place - 1)]
+            place -= 1
+        order[u(place)] = node
 
 
 @kernel
@@ -50,6 +69,7 @@ def merge_trees(
     best = np.empty(capacity, np.float32)
     placed = np.empty(max_nodes, np.int32)
     new_index = np.empty(capacity, np.int32)
+    order = np.empty(capacity, np.int64)
     for request in range(num_requests):
         table[:] = -1
         merged = 0
@@ -80,8 +100,10 @@ def merge_trees(
                     best[u(found)] = prob
                 placed[u(node)] = found
         kept = min(merged, max_kept)
-        # Stable, so that of equal probabilities a parent comes before its child.
-        order = np.argsort(-best[:merged], kind="mergesort")
+        if merged <= FEW:
+            _sort(best, merged, order)
+        else:
+            order[:merged] = np.argsort(-best[:merged], kind="mergesort")
         for rank in range(kept):
             node = order[u(rank)]
             new_index[u(node)] = rank
@@ -128,6 +150,7 @@ def settle_trees(
 
 def compile_kernels() -> tuple[MergeTrees, SettleTrees]:
     """Compile for the signatures that the drafter uses, and return both."""
+    compile_once(_sort, "void(float32[::1], int64, int64[::1])")
     merge = compile_once(
         merge_trees,
         "void(int32[:,:,::1], float32[:,:,::1], float32[:,::1], int32[:,::1], float32[:,::1])",

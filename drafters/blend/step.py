@@ -71,7 +71,7 @@ class Step:
         self._nodes = np.empty((num_sources, num_requests, 1 + 2 * max_nodes), np.int32)
         self._nodes[:, :, 0] = 0
         self._probs = np.empty((num_sources, num_requests, max_nodes), np.float32)
-        self._trust = np.ones((num_sources, num_requests), np.float32)
+        self._trust = np.empty((num_sources, num_requests), np.float32)
         self._depths = np.empty(max_nodes, np.int32)
         self._outcomes = np.empty((num_sources, 2))
 
@@ -107,8 +107,10 @@ class Step:
             self.drawn[row] = CandidateTree(tree.token_ids, tree.parents, probs, tree.draft_probs)
 
     def set_trusts(self, rows: list[int], index: int, trusts: list[float]) -> None:
-        """Set the factors on a source's probabilities for some requests; they are 1 at first."""
-        if len(rows) == len(self._records):
+        """Set the factors on a source's probabilities for the requests that it is asked about."""
+        if len(rows) == 1:
+            self._trust[index, rows[0]] = trusts[0]
+        elif len(rows) == len(self._records):
             self._trust[index] = trusts
         else:
             self._trust[index, rows] = trusts

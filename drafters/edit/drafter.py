@@ -104,6 +104,8 @@ class EditDrafter:
         self._free_slots = list(range(len(self._slots)))[::-1]
         self._slot_of: dict[RequestId, int] = {}
         self._backlog = PromptBacklog(self.config.slice_tokens, self._append)
+        self._batch = np.empty(0, np.int32)  # the slots of the requests asked for last
+        self._batch_ids: list[RequestId] | None = None  # and their ids, while they still run
         self._counts = _prior_counts()
         self._work = np.zeros(tree_kernels.WORK_SIZE, np.int32)
         self._most_nodes = 16
@@ -140,6 +142,7 @@ class EditDrafter:
         row[align.ALIGNMENTS_AT : align.EDITS_AT] = align.NONE
         row[align.PROMPT_LENGTH] = prompt.size
         self._slot_of[request_id] = slot
+        self._batch_ids = None
         self._backlog.start(request_id, prompt)
 
     def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
@@ -177,13 +180,15 @@ class EditDrafter:
             max_depth: the deepest level, at least 1.
             batch: overwritten; its room, at least one node a tree, is the most that a tree takes.
         """
-        self._backlog.begin_step()
-        slot_of, backlog = self._slot_of, self._backlog
-        slots = [
-            align.NONE if request_id in backlog else slot_of.get(request_id, align.NONE)
-            for request_id in request_ids
-        ]
-        rows, max_nodes = np.array(slots, np.int32), batch.probs.shape[1]
+        if request_ids != self._batch_ids or self.config.slice_tokens is not None:
+            self._backlog.begin_step()
+            slot_of, backlog = self._slot_of, self._backlog
+            slots = [
+                align.NONE if request_id in backlog else slot_of.get(request_id, align.NONE)
+                for request_id in request_ids
+            ]
+            self._batch, self._batch_ids = np.array(slots, np.int32), list(request_ids)
+        rows, max_nodes = self._batch, batch.probs.shape[1]
         if max_nodes > self._most_nodes:
             self._most_nodes, self._weights = max_nodes, _room_for_weights(max_nodes)
         self._grow_trees(
@@ -211,6 +216,7 @@ class EditDrafter:
         self._backlog.drop(request_id)
         slot = self._slot_of.pop(request_id, None)
         if slot is not None:
+            self._batch_ids = None
             self._release(slot)
             self._free_slots.append(slot)
 

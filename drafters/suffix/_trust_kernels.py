@@ -38,7 +38,7 @@ from ._vote_kernels import BONUS, MAX_EDGES
 IntArray = npt.NDArray[np.int32]
 LongArray = npt.NDArray[np.int64]
 DoubleArray = npt.NDArray[np.float64]
-TakeIn = Callable[[IntArray, LongArray, IntArray, int, float, DoubleArray, LongArray], int]
+TakeIn = Callable[[IntArray, LongArray, int, IntArray, int, float, DoubleArray, LongArray], int]
 
 MAX_ASKED = 48
 """Contexts of one place that learn at most."""
@@ -165,14 +165,15 @@ def learn(
 
 @kernel
 def take_in(
-    arena: IntArray, cursor: LongArray, tokens: IntArray, place: int, rate: float,
+    arena: IntArray, cursors: LongArray, row: int, tokens: IntArray, place: int, rate: float,
     trust: DoubleArray, groups: LongArray,
 ) -> int:  # fmt: skip
     """Append a step's tokens to a request's text, and learn from the one at ``place``.
 
     Args:
         arena: int32, the automata; that of the request is changed.
-        cursor: ``(num_sources, 3)`` int64, where the request stands; moved.
+        cursors: ``(num_rows, num_sources, 3)`` int64, where each request stands; moved.
+        row: the request's.
         tokens: int32, at least one.
         place: of the token that speaks for all.
         rate: see ``learn``.
@@ -182,6 +183,7 @@ def take_in(
     Returns:
         How many tokens there was room for.
     """
+    cursor = cursors[row]
     reached = extend(arena, cursor, tokens, 0, place) if place > 0 else 0
     if reached == place:
         learn(arena, cursor, int(tokens[u(place)]), rate, trust, groups)
@@ -202,7 +204,7 @@ def compile_kernels() -> TakeIn:
     )
     return compile_once(
         take_in,
-        "int64(int32[::1], int64[:,::1], int32[::1], int64, float64, float64[:,:,:,::1], "
-        "int64[::1])",
+        "int64(int32[::1], int64[:,:,::1], int64, int32[::1], int64, float64, "
+        "float64[:,:,:,::1], int64[::1])",
         calls=(extend,),
     )

@@ -115,7 +115,8 @@ class SuffixDrafter:
                 room = self._room if self._room >= _LEAST_SLICE else 0
                 self._room -= self._store.append(request, tokens, room)
             # Faster than texts come in, so that the queue empties whatever a step brings.
-            request.segments.ingest(max(self.config.shared_slice_tokens, 2 * tokens.size))
+            if request.segments.num_waiting:
+                request.segments.ingest(max(self.config.shared_slice_tokens, 2 * tokens.size))
 
     def propose(
         self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
@@ -254,11 +255,13 @@ class SuffixDrafter:
 
         One token a step, at a random place, keeps the learning cheap and its sample fair.
         """
-        array, cursor = self._store.arena.array, self._store.cursors[request.row]
+        array, cursors = self._store.arena.array, self._store.cursors
         self._draw = (self._draw * 1103515245 + 12345) & 0x7FFFFFFF
         place = (self._draw >> 8) % tokens.size
         rate = self.config.learning_rate * min(tokens.size, MAX_LEARNING_TOKENS)
-        reached = self._take_in(array, cursor, tokens, place, rate, self._trust, self._groups)
+        reached = self._take_in(
+            array, cursors, request.row, tokens, place, rate, self._trust, self._groups
+        )
         if reached < tokens.size:
             self._store.append(request, tokens[reached:], tokens.size)
 

@@ -288,25 +288,25 @@ class RequestBook:
         self, request_id: RequestId, entry: RequestEntry, new: IntArray, num_verified: int | None
     ) -> None:
         """Take in one step's tokens: count, report what was accepted, then extend."""
-        tree = entry.proposed
+        tree, ids = entry.proposed, new.tolist()
         if num_verified is not None and num_verified < tree.num_nodes:
             tree = tree.keep(np.arange(max(num_verified, 0)))
-        path = _NOTHING
-        if tree.num_nodes:
+        path, num_nodes = _NOTHING, tree.num_nodes
+        if num_nodes:
             # The last token is the target's own, even where the tree happens to spell it.
-            path = (_agreeing if entry.is_chain else accepted_path)(tree, new[:-1])
-            self.statistics.drafted += tree.num_nodes
+            path = _agreeing(tree, ids) if entry.is_chain else accepted_path(tree, new[:-1])
+            self.statistics.drafted += num_nodes
             self.statistics.accepted += path.size
-        entry.append(new)
+        entry.append(new, ids)
         self._count_step(entry, entry.num_tokens)
         entry.propose(CandidateTree.empty())
         if self.is_switched_off(request_id):
             return
-        shown = self._show(new)
-        if tree.num_nodes:
-            self._guard.observe(request_id, tree, _feedback(tree, path, shown))
+        shown = new if self._shows_all(ids) else self._show(new)
+        if num_nodes:
+            self._guard.observe(request_id, tree, _feedback(num_nodes, path, shown))
         if self._budget is not None:
-            self._budget.record_outcome(request_id, tree, path.size, new.tolist())
+            self._budget.record_outcome(request_id, tree, path.size, ids)
         self._guard.extend(request_id, shown)
         self._count_faults()
 
@@ -353,38 +353,38 @@ class RequestBook:
 
     def _show(self, tokens: IntArray) -> IntArray:
         """Return the tokens as the drafter may see them."""
-        if 0 < tokens.size <= _FEW and self._shows_all(tokens.tolist()):
-            return tokens
         hidden = (tokens < 0) | (tokens >= self._vocab_size)
         if self._placeholder_ids:
             hidden |= np.isin(tokens, list(self._placeholder_ids))
         return np.where(hidden, np.int32(_NO_TOKEN), tokens) if hidden.any() else tokens
 
     def _shows_all(self, tokens: list[int]) -> bool:
-        within = min(tokens) >= 0 and max(tokens) < self._vocab_size
-        return within and self._placeholder_ids.isdisjoint(tokens)
+        """Return whether the drafter may see the tokens of a step; at once where they are few."""
+        if len(tokens) > _FEW or min(tokens) < 0 or max(tokens) >= self._vocab_size:
+            return False
+        return not self._placeholder_ids or self._placeholder_ids.isdisjoint(tokens)
 
     def _count_faults(self) -> None:
         self.statistics.switched_off = self._guard.num_faults
 
 
-def _agreeing(chain: CandidateTree, target_ids: IntArray) -> IntArray:
-    """Return what ``accepted_path`` does of a tree that is a chain."""
-    num_agreeing = 0
-    for token, said in zip(chain.token_ids.tolist(), target_ids.tolist(), strict=False):
-        if token != said:
+def _agreeing(chain: CandidateTree, new: Sequence[int]) -> IntArray:
+    """Return what ``accepted_path`` does of a tree that is a chain, for all but the last token."""
+    num_agreeing, most = 0, len(new) - 1
+    for token, said in zip(chain.token_ids.tolist(), new, strict=False):
+        if token != said or num_agreeing == most:
             break
         num_agreeing += 1
     return np.arange(num_agreeing, dtype=np.int32)
 
 
-def _feedback(tree: CandidateTree, path: IntArray, new: IntArray) -> Feedback:
+def _feedback(num_nodes: int, path: IntArray, new: IntArray) -> Feedback:
     """Return what a step has shown of a verified tree.
 
     The engine tells only what it emitted: that token stands for the target's choice after the root
     and after each accepted node, and the other nodes' choices are not known.
     """
-    choices = np.empty(tree.num_nodes + 1, np.int32)
+    choices = np.empty(num_nodes + 1, np.int32)
     choices.fill(_NO_TOKEN)  # np.full takes three times as long
     choices[0] = new[0]
     choices[path + 1] = new[1 : path.size + 1]

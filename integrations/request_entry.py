@@ -47,8 +47,8 @@ class RequestEntry:
         self.num_tokens = length
         self.recent = self.tokens[max(0, length - WINDOW) : length].tolist()
 
-    def append(self, new: IntArray) -> None:
-        """Add tokens; the buffer doubles when it is full."""
+    def append(self, new: IntArray, ids: list[int] | None = None) -> None:
+        """Add tokens, which may be at hand as a list too; the buffer doubles when it is full."""
         stop = self.num_tokens + new.size
         if stop > self.tokens.size:
             grown = np.empty(max(stop, 2 * self.tokens.size), np.int32)
@@ -56,4 +56,5 @@ class RequestEntry:
             self.tokens = grown
         self.tokens[self.num_tokens : stop] = new
         self.num_tokens = stop
-        self.recent = [*self.recent, *new[-WINDOW:].tolist()][-WINDOW:]
+        last = new[-WINDOW:].tolist() if ids is None else ids
+        self.recent = [*self.recent, *last][-WINDOW:]

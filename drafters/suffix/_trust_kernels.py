@@ -184,10 +184,11 @@ def take_in(
         How many tokens there was room for.
     """
     cursor = cursors[row]
-    reached = extend(arena, cursor, tokens, 0, place) if place > 0 else 0
+    is_open = cursor[0, 0] >= 0  # else nothing was indexed of the request so far
+    reached = extend(arena, cursor, tokens, 0, place) if place > 0 and is_open else 0
     if reached == place:
         learn(arena, cursor, int(tokens[u(place)]), rate, trust, groups)
-        reached = extend(arena, cursor, tokens, place, tokens.size)
+        reached = extend(arena, cursor, tokens, place, tokens.size) if is_open else 0
     return reached
 
 

@@ -234,6 +234,16 @@ def test_slices_end_up_where_one_piece_does(text: list[int], slice_tokens: int) 
     assert_same_tree(paths_of(sliced.propose([1], 8, 8)[0]), paths_of(whole.propose([1], 8, 8)[0]))
 
 
+def test_an_empty_prompt_that_had_to_wait_is_extended() -> None:
+    drafter = SuffixDrafter(SuffixConfig(slice_tokens=8))
+    drafter.start("first", list(range(8)))  # all that one step indexes
+    drafter.start("r", [])
+    for _ in range(3):
+        drafter.extend("r", [1, 2, 3])
+    assert chain_of(drafter, "r", 4) == [1, 2, 3, 1]
+    assert chain_of(drafter, "first") == []
+
+
 def test_a_request_grows_past_its_first_tables() -> None:
     drafter = SuffixDrafter(EXACT)
     drafter.start(0, [])

@@ -150,7 +150,9 @@ def add_substitute(
         edit = slot + EDITS_AT + EDIT_FIELDS * ((number - 1 - back) % align.MAX_EDITS)
         start, stop = int(slots[u(edit)]), int(slots[u(edit + 1)])
         beside = 0 if stop > start else 1
-        if place < beside or (store[u(text + place - beside)] != store[u(text + start - beside)]):
+        if min(place, start) < beside or (
+            store[u(text + place - beside)] != store[u(text + start - beside)]
+        ):
             continue
         new_start, new_stop = int(slots[u(edit + 2)]), int(slots[u(edit + 3)])
         if begun > new_stop - new_start:

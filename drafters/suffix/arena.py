@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import sys
 from bisect import bisect_left, insort
@@ -19,9 +18,9 @@ class Arena:
     """A reserved range of memory, cut into extents.
 
     The range is mapped once, so that kernels see one array whatever moves in it. The system backs
-    a page when it is first written, and takes it back when its extent is released. Where it has
-    huge pages it is asked for them: reading is all over an automaton, and with small pages half of
-    the time goes into finding out where they are.
+    a page when it is first written, and takes it back when its extent is released. It is not asked
+    for huge pages: with many long texts they would save a tenth of a step, but the first touch of
+    one takes milliseconds where memory is in pieces.
 
     Attributes:
         array: ``(size,)`` int32, not initialised.
@@ -82,8 +81,4 @@ def _reserve(num_bytes: int) -> mmap.mmap:
     if sys.platform == "win32":
         return mmap.mmap(-1, num_bytes)
     # Private: a forked process gets a copy, and what is given back is really gone.
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+    return mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

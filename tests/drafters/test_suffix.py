@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import defaultdict
 from pathlib import Path
@@ -472,3 +473,13 @@ def test_arena_extents_never_overlap_and_all_come_back(steps: list[tuple[bool, i
     assert arena.allocate(16 * 1024) == 0
     with pytest.raises(ValueError, match="expected max_bytes"):
         Arena(100)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems may keep the pages until reused")
+def test_released_extents_are_given_back_to_the_system() -> None:
+    arena = Arena(16 * 4096)
+    start = arena.allocate(2048)
+    assert start is not None
+    arena.array[start : start + 2048] = 7
+    arena.release(start)
+    assert not arena.array[start : start + 2048].any()  # new pages, cleared by the system

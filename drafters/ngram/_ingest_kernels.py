@@ -337,9 +337,10 @@ def append_all(arena: IntArray, floats: FloatArray, new: IntArray, at: int) -> N
 
 def compile_kernels() -> tuple[IngestAlone, IngestAll]:
     """Compile the kernels that Python and others call, and return them."""
-    callees = (take_page, add_buckets, start_hashes)
     arrays = "int32[::1], float64[::1]"
+    callees = (take_page, add_buckets, start_hashes)
+    compile_once(_append, f"void({arrays}, int64, int32[::1], int64, int64)", calls=callees)
     return (
-        compile_once(append_alone, f"void({arrays}, int64, int32[::1])", calls=callees),
-        compile_once(append_all, f"void({arrays}, int32[::1], int64)", calls=callees),
+        compile_once(append_alone, f"void({arrays}, int64, int32[::1])", calls=(_append,)),
+        compile_once(append_all, f"void({arrays}, int32[::1], int64)", calls=(_append,)),
     )

@@ -62,7 +62,8 @@ class NgramDrafter:
         self._calibration = calibration_within(self._floats)
         self._drafts_until_refit = _DRAFTS_A_REFIT
         self._new: dict[int, IntArray] = {}  # rows, and the tokens that are not taken in yet
-        self._batch = np.zeros(1, np.int32)  # how many requests were asked for last, and their rows
+        # How many requests were asked for last, their rows, and that no tokens wait behind them:
+        self._batch = np.zeros(2, np.int32)
         self._batch_ids: list[RequestId] | None = None  # and their ids, while they still run
         self._row_of: dict[RequestId, int] = {}
         self._alone: dict[RequestId, IntArray] = {}  # a request asked for alone, as kernels take it
@@ -184,18 +185,18 @@ class NgramDrafter:
             row_of = self._row_of
             self._batch_ids = list(request_ids)
             rows = [row_of.get(i, pool.NONE) for i in request_ids]
-            self._batch = np.array([len(rows), *rows], np.int32)
+            self._batch = np.array([len(rows), *rows, 0], np.int32)
         if self._in_slices:
             self._backlog.begin_step()
             self._batch_ids = None
-            self._batch[1:][[i in self._backlog for i in request_ids]] = pool.NONE
+            self._batch[1:-1][[i in self._backlog for i in request_ids]] = pool.NONE
         self._drafts_until_refit -= len(request_ids)
         if self._drafts_until_refit < 0:
             self._catch_up()
             self._calibration.refit()
             self._drafts_until_refit = _DRAFTS_A_REFIT
-        arena, floats = self._arena, self._floats
-        room, asked = batch.probs.shape[1], self._pack_new(self._batch)
+        arena, floats, room = self._arena, self._floats, batch.probs.shape[1]
+        asked = self._pack_new(self._batch[:-1]) if self._new else self._batch
         self._draft(arena, floats, asked, room, max_depth, 0, batch.nodes, batch.probs)
         self._at_once = len(request_ids) == 1 and not self._in_slices
 

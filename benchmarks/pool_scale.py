@@ -12,6 +12,7 @@ and wall time. ``--plot`` draws the medians.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -26,12 +27,14 @@ import numba
 import numpy as np
 import numpy.typing as npt
 import rivals
-from step_latency import ArcticSubject, Clock, Subject, resident_bytes
+from pool_upkeep import Clock, resident_bytes
+from step_latency import ArcticSubject, Subject
 from transformers import AutoTokenizer
 
 from freedraft.drafters.ngram import NgramConfig, NgramDrafter
 from freedraft.drafters.snapshot import write_snapshot
-from freedraft.drafters.suffix import SNAPSHOT_KIND, SuffixConfig, SuffixDrafter
+from freedraft.drafters.suffix import SuffixConfig, SuffixDrafter
+from freedraft.drafters.suffix.drafter import SNAPSHOT_KIND
 from freedraft.workbench.traces import TokenTrace, read_traces, tokenize_traces
 
 IntArray = npt.NDArray[np.int32]
@@ -100,6 +103,7 @@ def measure(
     name: str, source: IntArray, traces: Sequence[TokenTrace], most: int
 ) -> list[dict[str, Any]]:
     """Fill a subject step by step and walk at each size."""
+    gc.collect()  # the subject before this one
     before = resident_bytes()
     subject = make(name)
     done, rows = 0, []

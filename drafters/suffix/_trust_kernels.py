@@ -2,8 +2,8 @@
 
 The tree kernels mix what followed each context, longest first, with weights from a table. One step
 of stochastic gradient descent on the likelihood of a committed token moves the entries that spoke.
-The readers below repeat those of the voting kernels: Numba's cache does not see edits in another
-file.
+The readers below repeat those of the voting kernels, but for what a shape is: Numba's cache does
+not see edits in another file, so that each kernel on the way to one must be named.
 
 Source: on-line mixing of context models by coding cost, as in Mahoney 2005, "Adaptive weighing of
 context models for lossless data compression".
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._jit import compile_once, kernel, u
+from . import _vote_kernels as voting
 from ._automaton_kernels import (
     BRANCH_AT,
     BRANCH_ROW,
@@ -33,7 +34,7 @@ from ._automaton_kernels import (
     TAIL,
     extend,
 )
-from ._vote_kernels import BONUS, MAX_EDGES
+from ._vote_kernels import BONUS, MAX_EDGES, shape_of
 
 IntArray = npt.NDArray[np.int32]
 LongArray = npt.NDArray[np.int64]
@@ -66,15 +67,6 @@ def _token_after(arena: IntArray, base: int, position: int) -> int:
 
 
 @kernel
-def _shape_of(count: int, degree: int) -> int:
-    if degree <= 1:
-        return 0 if count < 2 else 1 if count < 3 else 2 if count < 5 else 3
-    if 2 * count <= 3 * degree:
-        return 4
-    return 5 if count <= 3 * degree else 6 if count <= 8 * degree else 7
-
-
-@kernel
 def _share_of(arena: IntArray, base: int, state: int, token: int) -> tuple[int, float]:
     """Return the shape of a context's counts and the share of its trust that ``token`` gets.
 
@@ -103,7 +95,7 @@ def _share_of(arena: IntArray, base: int, state: int, token: int) -> tuple[int, 
             target = int(arena[u(at + 2)])
             times += 1.0 if target >= 0 else arena[u(branches + BRANCH_ROW * (-1 - target) + COUNT)]
             break
-    return _shape_of(count, degree), times / total
+    return shape_of(count, degree), times / total
 
 
 @kernel
@@ -194,18 +186,21 @@ def take_in(
 
 def compile_kernels() -> TakeIn:
     """Compile each kernel for its one signature, and return the one that Python calls."""
+    voting.compile_kernels()
     compile_once(_link_of, "int64(int32[::1], int64, int64)")
     compile_once(_length_of, "int64(int32[::1], int64, int64)")
     compile_once(_token_after, "int64(int32[::1], int64, int64)")
-    compile_once(_shape_of, "int64(int64, int64)")
-    compile_once(_share_of, "Tuple((int64, float64))(int32[::1], int64, int64, int64)")
+    compile_once(
+        _share_of, "Tuple((int64, float64))(int32[::1], int64, int64, int64)", calls=(shape_of,)
+    )
     compile_once(
         learn,
         "void(int32[::1], int64[:,::1], int64, float64, float64[:,:,:,::1], int64[::1])",
+        calls=(_share_of,),
     )
     return compile_once(
         take_in,
         "int64(int32[::1], int64[:,:,::1], int64, int32[::1], int64, float64, "
         "float64[:,:,:,::1], int64[::1])",
-        calls=(extend,),
+        calls=(extend, learn),
     )

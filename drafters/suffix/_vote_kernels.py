@@ -81,7 +81,7 @@ def _settle(arena: IntArray, branches: int, prefixes: int, state: int, length: i
 
 
 @kernel
-def _shape_of(count: int, degree: int) -> int:
+def shape_of(count: int, degree: int) -> int:
     """Return how a context's counts look, 0 to 7: how often it occurred, how many ways it went."""
     if degree <= 1:
         return 0 if count < 2 else 1 if count < 3 else 2 if count < 5 else 3
@@ -135,7 +135,7 @@ def _ask(
         token = int(arena[u(prefixes + PREFIX_ROW * (latest + 1))])
     if state >= 0 and token < 0:
         return num, 0.0
-    spent = mass * trust[u(cell + _shape_of(count, degree))]
+    spent = mass * trust[u(cell + shape_of(count, degree))]
     unit = spent / (count if state >= 0 or token < 0 else count + BONUS)
     vote, target, edge = unit * BONUS, latest + 1, 0
     casts = token >= 0 and (state >= 0 or vote >= least)
@@ -232,7 +232,7 @@ def compile_kernels() -> None:
     """Compile each kernel for its one signature; a process does so once."""
     compile_once(shorter, "UniTuple(int64, 2)(int32[::1], int64, int64, int64)")
     compile_once(_settle, "int64(int32[::1], int64, int64, int64, int64)")
-    compile_once(_shape_of, "int64(int64, int64)")
+    compile_once(shape_of, "int64(int64, int64)")
     arrays = "int32[::1], int32[::1], float64[::1]"
     compile_once(
         _ask,

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The real SGLang 0.5.23 without a GPU, in an environment of its own: registration, argument
 # resolution, the relay, the worker, and the Triton kernels in the interpreter. Its compiled kernels
-# are stood in for (tests/sglang_stand_in.py), so only what these imports need is installed.
+# and torchvision are stood in for (tests/sglang_stand_in.py), so only what these imports need is
+# installed.
 #
 #   benchmarks/sglang_check.sh [ENVIRONMENT_FOLDER]
 set -euo pipefail
@@ -13,9 +14,8 @@ export NUMBA_CACHE_DIR=.numba-sglang
 
 if [ ! -e "$environment/.ready" ]; then
   "${PYTHON:-python3}" -m venv "$environment"
-  # torch and torchvision must fit each other
-  "$python" -m pip install --quiet torch==2.14.1 torchvision==0.29.1 triton==3.8.0 \
-    transformers==5.24.0
+  # the plain CPU build of torch: the release that the engine asks for comes with gigabytes of CUDA
+  "$python" -m pip install --quiet torch==2.13.0 triton==3.8.0 transformers==5.24.0
   "$python" -m pip install --quiet numba pathspec pyahocorasick rich typer hypothesis pytest
   "$python" -m pip install --quiet aiohttp apache-tvm-ffi dill einops fastapi gguf ipython loguru \
     msgspec opentelemetry-api orjson partial-json-parser pillow psutil pybase64 pyzmq requests \

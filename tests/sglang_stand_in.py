@@ -1,7 +1,7 @@
 """Lets the real SGLang be imported and run on a machine without a GPU.
 
-Its compiled kernels need a driver. A finder answers for their package with names that raise when
-they are called; the Triton kernels beside them run in Triton's interpreter.
+Its compiled kernels need a driver, and torchvision another torch. A finder answers for both with
+names that raise when they are called; the Triton kernels beside them run in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import types
 import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
+
+STOOD_IN_FOR = ("sgl_kernel", "torchvision")
+"""The compiled kernels, and what the engine reads pictures with: none fits the plain CPU torch."""
 
 
 class _Missing:
@@ -46,7 +49,7 @@ class KernelFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: object = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname.partition(".")[0] != "sgl_kernel":
+        if fullname.partition(".")[0] not in STOOD_IN_FOR:
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
@@ -59,7 +62,10 @@ class KernelFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def import_worker() -> Any:
     """Return the engine's module of the NGRAM worker."""
+    from transformers.utils import is_torchvision_available
+
     os.environ["TRITON_INTERPRET"] = "1"
+    is_torchvision_available()  # remembered: transformers must not take the stand-in for it
     if not any(isinstance(finder, KernelFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, KernelFinder())
     with warnings.catch_warnings():

@@ -58,6 +58,20 @@ ONE_PLACE = {"max_visits": (1, 1, 1, 1), "max_places": 1, "max_skip_visits": 0}
 """With one place there is nothing to branch to: the n-gram drafter's tree is a chain."""
 
 
+def one_or_all(
+    call: Callable[[int, IntArray], None], requests: list[int], emitted: list[IntArray]
+) -> Callable[[], None]:
+    """Return ``call`` for the only request, or what calls it for each."""
+    if len(requests) == 1:
+        return partial(call, requests[0], emitted[0])
+
+    def call_all() -> None:
+        for request, tokens in zip(requests, emitted, strict=True):
+            call(request, tokens)
+
+    return call_all
+
+
 class Subject:
     """One of our drafters on its own walk."""
 
@@ -92,28 +106,27 @@ class Subject:
     def step(self) -> None:
         """Draft for all running requests and commit what their responses accept."""
         requests = list(self.places)
-        trees = self.propose_clock.time(lambda: self.propose(requests))
+        trees = self.propose_clock.time(self.proposal(requests))
         emitted: list[IntArray] = []
         for request, tree in zip(requests, self.as_trees(trees), strict=True):
             place, response = self.places[request], self.responses[request]
             accepted = accepted_path(tree, response[place:]).size
             emitted.append(response[place : place + accepted + 1])
             self.places[request] = place + emitted[-1].size
-        self.extend_clock.time(lambda: self.extend(requests, emitted))
+        self.extend_clock.time(self.extension(requests, emitted))
         self.after_extend(requests, emitted)
 
-    def propose(self, requests: list[int]) -> Any:
-        """Make the timed call."""
-        return self.drafter.propose(requests, MAX_NODES, MAX_NODES)
+    def proposal(self, requests: list[int]) -> Callable[[], Any]:
+        """Return the call that is timed: nothing of the walk's own is in it."""
+        return partial(self.drafter.propose, requests, MAX_NODES, MAX_NODES)
 
     def as_trees(self, trees: Any) -> list[CandidateTree]:
         """Return what ``propose`` returned as trees; not timed."""
         return trees  # type: ignore[no-any-return]
 
-    def extend(self, requests: list[int], emitted: list[IntArray]) -> None:
-        """Make the timed calls."""
-        for request, tokens in zip(requests, emitted, strict=True):
-            self.drafter.extend(request, tokens)
+    def extension(self, requests: list[int], emitted: list[IntArray]) -> Callable[[], None]:
+        """Return the call that is timed, for a batch one that calls again and again."""
+        return one_or_all(self.drafter.extend, requests, emitted)
 
     def after_extend(self, requests: list[int], emitted: list[IntArray]) -> None:
         """Do nothing: our drafters keep the text themselves."""
@@ -132,27 +145,37 @@ class Subject:
 class ChainSubject(Subject):
     """A drafter of trees for an engine without trees: each tree's best chain, taken in time."""
 
-    def propose(self, requests: list[int]) -> Any:
-        """Make the timed call."""
-        return [tree.best_chain() for tree in super().propose(requests)]
+    def proposal(self, requests: list[int]) -> Callable[[], Any]:
+        """Return the call that is timed."""
+        propose = super().proposal(requests)
+        return lambda: [tree.best_chain() for tree in propose()]
 
 
 class ReadSubject(Subject):
     """A drafter whose trees' arrays are read in time: they are cut out when they are looked at."""
 
-    def propose(self, requests: list[int]) -> Any:
-        """Make the timed call."""
-        trees = super().propose(requests)
-        for tree in trees:
-            _ = tree.token_ids, tree.parents, tree.probs
-        return trees
+    def proposal(self, requests: list[int]) -> Callable[[], Any]:
+        """Return the call that is timed."""
+        propose = super().proposal(requests)
+
+        def read() -> Any:
+            trees = propose()
+            for tree in trees:
+                _ = tree.token_ids, tree.parents, tree.probs
+            return trees
+
+        return read
 
 
 class ArraysSubject(Subject):
     """A drafter that leaves its trees in arrays, as what merges them takes them."""
 
-    def propose(self, requests: list[int]) -> Any:
-        """Make the timed call."""
+    def proposal(self, requests: list[int]) -> Callable[[], Any]:
+        """Return the call that is timed."""
+        return partial(self.draft, requests)
+
+    def draft(self, requests: list[int]) -> TreeBatch:
+        """Make new room and draft into it."""
         batch = TreeBatch.with_room(len(requests), MAX_NODES)
         self.drafter.draft_batch(requests, MAX_NODES, batch)
         return batch
@@ -173,18 +196,20 @@ class ArcticSubject(Subject):
     def settle(self, num_tokens: int) -> None:
         """Do nothing: it inserts whole prompts at once."""
 
-    def propose(self, requests: list[int]) -> Any:
-        """Make the timed calls."""
-        return [self.rival.speculate(request, MAX_NODES) for request in requests]
+    def proposal(self, requests: list[int]) -> Callable[[], Any]:
+        """Return the call that is timed, for a batch one that calls again and again."""
+        if len(requests) == 1:
+            return partial(self.rival.speculate, requests[0], MAX_NODES)
+        return lambda: [self.rival.speculate(request, MAX_NODES) for request in requests]
 
     def as_trees(self, trees: Any) -> list[CandidateTree]:
         """Return the drafts as trees."""
-        return [CandidateTree.from_arrays(tree.token_ids, tree.parents) for tree in trees]
+        drafts = trees if isinstance(trees, list) else [trees]
+        return [CandidateTree.from_arrays(draft.token_ids, draft.parents) for draft in drafts]
 
-    def extend(self, requests: list[int], emitted: list[IntArray]) -> None:
-        """Make the timed calls."""
-        for request, tokens in zip(requests, emitted, strict=True):
-            self.rival.cache.add_active_response(request, tokens)
+    def extension(self, requests: list[int], emitted: list[IntArray]) -> Callable[[], None]:
+        """Return the call that is timed, for a batch one that calls again and again."""
+        return one_or_all(self.rival.cache.add_active_response, requests, emitted)
 
     def after_extend(self, requests: list[int], emitted: list[IntArray]) -> None:
         """Append to the texts that an engine keeps; not timed."""

@@ -20,12 +20,16 @@ from . import _tree_kernels as grower
 from . import _weights as tables
 from ._ingest_kernels import append_all
 from ._place_kernels import weigh_places
-from ._pool_kernels import NONE, PLACE_FIELDS, FloatArray, IntArray
+from ._pool_kernels import NONE, PLACE_FIELDS, FloatArray, IntArray, floats_of
 from ._search_kernels import ask_for_matches, follow_chains, keep_places
 from ._tree_kernels import grow_tree
 
 SingleArray = npt.NDArray[np.float32]
-Draft = Callable[[IntArray, FloatArray, IntArray, int, int, int, IntArray, SingleArray], None]
+Draft = Callable[[IntArray, FloatArray, IntArray, int, int, IntArray, SingleArray], None]
+DraftAlone = Callable[[IntArray, int, int, int, int, IntArray], None]
+
+TREES_ALONE = 128
+"""Trees in the room of requests that are asked for alone."""
 
 ASKED_INTS, ASKED_ROOM, ASKED_FLOATS = 96, 192, 24
 """How far the room for places, groups and their scores is asked for ahead: most trees need as much,
@@ -80,13 +84,21 @@ def _ask_ahead(arena: IntArray, floats: FloatArray, row: int, rank: int) -> None
 
 
 @kernel
+def _ask_for_tree(out: int, max_nodes: int, nodes: IntArray, probs: SingleArray) -> None:
+    """Ask for the row that a tree is written to."""
+    for node in range(0, max_nodes, 16):
+        prefetch(nodes, u(out * nodes.shape[1] + node))
+        prefetch(nodes, u(out * nodes.shape[1] + probs.shape[1] + node))
+        prefetch(probs, u(out * probs.shape[1] + node))
+
+
+@kernel
 def draft(
     arena: IntArray,
     floats: FloatArray,
     asked: IntArray,
     max_nodes: int,
     max_depth: int,
-    first: int,
     nodes: IntArray,
     probs: SingleArray,
 ) -> None:
@@ -100,7 +112,6 @@ def draft(
             ``append_all`` takes it.
         max_nodes: most nodes of a tree.
         max_depth: the deepest level of the trees.
-        first: which row of ``nodes`` and ``probs`` the first tree gets.
         nodes: ``(num_rows, 1 + 2 * room)`` int32, overwritten (``TreeBatch``).
         probs: ``(num_rows, room)`` float32, overwritten: path probabilities.
     """
@@ -116,16 +127,13 @@ def draft(
         follow_chains(arena, num_requests)
         # Backwards: a tree is grown in the room of its search, and of those behind, which are over.
         for index in range(num_requests - 1, -1, -1):
-            row, out = int(arena[u(room + index)]), first + start + index
+            row, out = int(arena[u(room + index)]), start + index
             if row == NONE:
                 nodes[u(out), 0] = 0
                 continue
-            if start + index > 0:
-                _ask_ahead(arena, floats, row, start + index)
-            for node in range(0, max_nodes, 16):
-                prefetch(nodes, u(out * nodes.shape[1] + node))
-                prefetch(nodes, u(out * nodes.shape[1] + probs.shape[1] + node))
-                prefetch(probs, u(out * probs.shape[1] + node))
+            if out > 0:
+                _ask_ahead(arena, floats, row, out)
+            _ask_for_tree(out, max_nodes, nodes, probs)
             if index > 0 and arena[u(room + index - 1)] != NONE:
                 ask_for_matches(arena, index - 1)
             groups = keep_places(arena, index)
@@ -133,13 +141,43 @@ def draft(
             grow_tree(arena, floats, row, groups, max_nodes, max_depth, out, nodes, probs)
 
 
-def compile_kernels() -> Draft:
-    """Compile the kernel that Python calls, for its one signature, and return it."""
+@kernel
+def draft_alone(
+    arena: IntArray, row: int, max_nodes: int, max_depth: int, out: int, cells: IntArray
+) -> None:
+    """Draft a tree for one request, as ``draft`` does: fewer arrays come from Python.
+
+    Args:
+        arena: the pool, mutated.
+        row: the request's row.
+        max_nodes: most nodes of the tree.
+        max_depth: its deepest level.
+        out: which of the trees in ``cells`` is overwritten.
+        cells: int32, room for ``TREES_ALONE`` trees (``TreeBatch.within``).
+    """
+    floats = floats_of(arena)
+    max_room = (cells.size // TREES_ALONE - 1) // 3
+    num_ints = TREES_ALONE * (1 + 2 * max_room)
+    nodes = cells[:num_ints].reshape((TREES_ALONE, 1 + 2 * max_room))
+    probs = cells[num_ints:].view(np.float32).reshape((TREES_ALONE, max_room))
+    arena[u(_offsets(arena)[2])] = row
+    _ask_ahead(arena, floats, row, 0)
+    follow_chains(arena, 1)
+    _ask_for_tree(out, max_nodes, nodes, probs)
+    groups = keep_places(arena, 0)
+    weigh_places(arena, floats, row)
+    grow_tree(arena, floats, row, groups, max_nodes, max_depth, out, nodes, probs)
+
+
+def compile_kernels() -> tuple[Draft, DraftAlone]:
+    """Compile the kernels that Python calls, for their one signature each, and return them."""
     for module in (ingester, finder, placer, grower):
         module.compile_kernels()
-    arrays, ints = "int32[::1], float64[::1], int32[::1]", "int64, int64, int64"
-    return compile_once(
-        draft,
-        f"void({arrays}, {ints}, int32[:,::1], float32[:,::1])",
-        calls=(append_all, follow_chains, keep_places, weigh_places, grow_tree),
+    arrays, trees = "int32[::1], float64[::1], int32[::1]", "int32[:,::1], float32[:,::1]"
+    callees = (follow_chains, keep_places, weigh_places, grow_tree)
+    return (
+        compile_once(draft, f"void({arrays}, int64, int64, {trees})", calls=(append_all, *callees)),
+        compile_once(
+            draft_alone, "void(int32[::1], int64, int64, int64, int64, int32[::1])", calls=callees
+        ),
     )

@@ -56,6 +56,7 @@ from ._pool_kernels import (
     FloatArray,
     IntArray,
     add_buckets,
+    floats_of,
     start_hashes,
     take_page,
 )
@@ -66,7 +67,7 @@ BLOCK = 32
 ASKED_DRAFT = 64
 """How far a draft is asked for ahead: sixteen nodes."""
 
-IngestAlone = Callable[[IntArray, FloatArray, int, IntArray], None]
+IngestAlone = Callable[[IntArray, int, IntArray], None]
 IngestAll = Callable[[IntArray, FloatArray, IntArray, int], None]
 
 
@@ -279,9 +280,9 @@ def _append(
 
 
 @kernel
-def append_alone(arena: IntArray, floats: FloatArray, row: int, new: IntArray) -> None:
+def append_alone(arena: IntArray, row: int, new: IntArray) -> None:
     """Append committed tokens, ``(num_new,)`` int32, to one request, as ``append_all`` does."""
-    _append(arena, floats, row, new, 0, new.size)
+    _append(arena, floats_of(arena), row, new, 0, new.size)
 
 
 @kernel
@@ -341,6 +342,6 @@ def compile_kernels() -> tuple[IngestAlone, IngestAll]:
     callees = (take_page, add_buckets, start_hashes)
     compile_once(_append, f"void({arrays}, int64, int32[::1], int64, int64)", calls=callees)
     return (
-        compile_once(append_alone, f"void({arrays}, int64, int32[::1])", calls=(_append,)),
+        compile_once(append_alone, "void(int32[::1], int64, int32[::1])", calls=(_append,)),
         compile_once(append_all, f"void({arrays}, int32[::1], int64)", calls=(_append,)),
     )

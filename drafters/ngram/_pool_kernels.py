@@ -2,8 +2,9 @@
 
 Everything lives in one int32 array, the arena, so that a call passes one argument. Its regions, in
 order: a header, the tokens, the chain links (one a level beside each token), the chain heads (one
-a level in each bucket), the pages' fields, the requests' rows, their last drafts, the places that
-a search finds, and room to work in. Kernels index it as it is: Numba counts references to views.
+a level in each bucket), the pages' fields, the floats (``_weights``; kernels take them as an array
+of their own), the requests' rows, room to work in, the rows' last drafts, and the places that a
+search finds. Kernels index it as it is: Numba counts references to views.
 
 A request writes its tokens into pages that belong to it alone, so requests interleave and end in
 any order. A slot is written once while its page lives, so every link points to an older token. A
@@ -38,7 +39,7 @@ to work in one request's search takes."""
 FIRST_LEVEL, FIRST_VISITS, FIRST_WEIGHT = 16, 24, 32
 """Header: from here the k of each level, longest first, the places looked at in each, and the
 weight in the rolling hash of the token that leaves the window."""
-LINKS_AT, HEADS_AT, PAGES_AT, ROWS_AT, DRAFTS_AT, PLACES_AT, ROOM_AT = range(40, 47)
+LINKS_AT, HEADS_AT, PAGES_AT, FLOATS_AT, ROWS_AT, ROOM_AT, DRAFTS_AT, PLACES_AT = range(40, 48)
 LINE_BITS = 4
 """Header: where the regions begin, in cache lines of sixteen numbers."""
 
@@ -87,6 +88,13 @@ def _offsets(arena: IntArray) -> tuple[int, int, int, int, int]:
         int(arena[u(ROWS_AT)]) << LINE_BITS,
         int(arena[u(DRAFTS_AT)]) << LINE_BITS,
     )
+
+
+@kernel
+def floats_of(arena: IntArray) -> FloatArray:
+    """Return the floats: what Python passes in its place takes longer than many a kernel."""
+    start, stop = int(arena[u(FLOATS_AT)]) << LINE_BITS, int(arena[u(ROWS_AT)]) << LINE_BITS
+    return arena[start:stop].view(np.float64)
 
 
 @kernel

@@ -35,6 +35,11 @@ GOING = GROUP
 SEARCHES = GOING + GROUP * MAX_CHAINS
 """Where in the room the requests' parts begin; behind them trees are grown."""
 
+SURE_MATCH, GOOD_MATCH, MOST_WEAK = 16, 6, 4
+"""Where a chain of at least so many tokens leads anywhere, the others are followed for MOST_WEAK
+places. Where at least GOOD_MATCH tokens agree, so many are kept of the weak places: those where
+less than half of that agrees, and those behind a changed token."""
+
 
 @kernel
 def _offsets(arena: IntArray) -> tuple[int, int, int, int, int]:
@@ -132,12 +137,21 @@ def _enter(arena: IntArray, row: int, chains: int, going: int) -> int:
 
 
 @kernel
+def _limit_others(arena: IntArray, chain: int) -> None:
+    """Follow a request's other chains for a few places only; ``chain`` is its first."""
+    for other in range(chain + CHAIN_FIELDS, int(arena[u(chain + CHAINS_STOP)]), CHAIN_FIELDS):
+        limit = int(arena[u(other + FIRST_MET)]) + MOST_WEAK
+        arena[u(other + MET_LIMIT)] = min(int(arena[u(other + MET_LIMIT)]), limit)
+
+
+@kernel
 def follow_chains(arena: IntArray, num_requests: int) -> None:
     """Follow the chains of a group of requests.
 
     All go on in turn, a place each, so that what one waits for from memory hides behind the others.
-    Where a chain came to its limit, that of the next shorter k ends after as many places: longer
-    matches are enough then.
+    Where a chain came to its limit, that of the next shorter k ends after as many places, and where
+    that of the longest k leads to the last token, all others do after a few: longer matches are
+    enough then.
 
     Args:
         arena: the pool; the room to work in begins with the requests' rows, or -1. Their chains and
@@ -148,6 +162,7 @@ def follow_chains(arena: IntArray, num_requests: int) -> None:
     page_bits, link_bits = int(arena[u(pool.PAGE_BITS)]), int(arena[u(pool.SLOT_BITS)])
     slot_mask = (1 << link_bits) - 1
     num_levels = int(arena[u(pool.NUM_LEVELS)])
+    is_sure = arena[u(pool.FIRST_LEVEL)] >= SURE_MATCH
     going = stop = room + GOING
     for index in range(num_requests):
         row = int(arena[u(room + index)])
@@ -160,7 +175,8 @@ def follow_chains(arena: IntArray, num_requests: int) -> None:
             chain = int(arena[u(at)])
             link, met = int(arena[u(chain + NEXT_LINK)]), int(arena[u(chain + MET_STOP)])
             slot = link & slot_mask
-            link_at = links + slot * num_levels + int(arena[u(chain + LEVEL)])
+            level = int(arena[u(chain + LEVEL)])
+            link_at = links + slot * num_levels + level
             fields = pages + (slot >> page_bits) * PAGE_FIELDS
             if link >> link_bits != arena[u(fields + pool.GENERATION)]:
                 continue  # the rest was reclaimed
@@ -168,6 +184,8 @@ def follow_chains(arena: IntArray, num_requests: int) -> None:
             known = arena[u(HEADER_SIZE + slot)] == arena[u(chain + ENDS_IN)]
             arena[u(met)] = slot if known else NONE
             arena[u(chain + MET_STOP)] = met + 1
+            if is_sure and known and level == 0 and met == arena[u(chain + FIRST_MET)]:
+                _limit_others(arena, chain)
             link = int(arena[u(link_at)])
             above = int(arena[u(chain + ABOVE)])
             most = int(arena[u(above + MET_STOP)]) - int(arena[u(above + FIRST_MET)])
@@ -197,6 +215,7 @@ def _compare(
     A level keeps its matches that are shorter than the k of the level before: the longer ones were
     met there, in the same order, so that most are known without a look. A place where the text
     before the last token stood, and another token followed, is kept twice (replaced, inserted).
+    Beside a good match only a few weak places are kept.
 
     Args:
         arena: the pool; the slots that the chains lead to are mutated.
@@ -213,7 +232,7 @@ def _compare(
     mask = (1 << page_bits) - 1
     place, places_stop = places, places + int(arena[u(pool.MAX_PLACES)]) * PLACE_FIELDS
     longer_k, known, known_stop, last_skip, end = tail_size + 1, 0, 0, 0, last
-    index = 0
+    index = longest = weak = 0
     for chain in range(chains, chains_stop, CHAIN_FIELDS):
         skip, level = int(arena[u(chain + SKIP)]), int(arena[u(chain + LEVEL)])
         k = int(arena[u(pool.FIRST_LEVEL + level)])
@@ -224,6 +243,8 @@ def _compare(
         first = kept = int(arena[u(chain + FIRST_MET)])
         rank = 0
         for met in range(first, int(arena[u(chain + MET_STOP)])):
+            if weak >= MOST_WEAK and (skip or 2 * most < longest):
+                break
             slot = int(arena[u(met)])
             if slot == NONE:
                 continue
@@ -266,6 +287,11 @@ def _compare(
             kept += 1
             if match >= longer_k:
                 continue
+            longest = max(longest, 0 if skip else match)
+            if longest >= GOOD_MATCH and (skip or 2 * match < longest):
+                if weak >= MOST_WEAK:
+                    continue
+                weak += 1
             if place + (1 + skip) * PLACE_FIELDS > places_stop:
                 return index
             for kind in range(skip, 1 + 2 * skip):

@@ -181,8 +181,9 @@ def grow_tree(
         total *= floats[u(WIDTH + min(end - start, WIDTHS - 1))]
         for group in range(start, end):
             total += floats[u(scores + SCORE_FIELDS * group + SUM)]
+        scale = path / total
         for group in range(start, end):
-            share = path * (floats[u(scores + SCORE_FIELDS * group + SUM)] / total)
+            share = scale * floats[u(scores + SCORE_FIELDS * group + SUM)]
             if tail - head == max_nodes - count:
                 if share <= floats[u(scores + SCORE_FIELDS * (tail - 1) + KEY)]:
                     continue

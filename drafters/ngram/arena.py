@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-import numpy.typing as npt
 
 from ..calibration import Calibration
-from ..tree import IntArray
 from ..untouched import untouched_zeros
 from . import _ingest_kernels as ingester
 from . import _pool_kernels as pool
 from . import _search_kernels as finder
 from . import _tree_kernels as grower
 from . import _weights as tables
+from ._pool_kernels import FloatArray, IntArray
 from .config import NgramConfig
 
 
-def new_arena(config: NgramConfig) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Return the arena of a config, and the views of its pages, its requests' rows and drafts."""
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """All memory of a drafter.
+
+    Attributes:
+        ints: int32, as ``_pool_kernels`` lays it out.
+        floats: float64, as ``_weights`` lays it out; a part of the same memory.
+        pages: ``(num_pages, PAGE_FIELDS)``, a view of the pages' fields.
+        rows: ``(num_rows, ROW_FIELDS)``, a view of the requests' rows.
+        drafts: ``(num_rows, DRAFT_ROOM)``, a view of their last drafts.
+    """
+
+    ints: IntArray
+    floats: FloatArray
+    pages: IntArray
+    rows: IntArray
+    drafts: IntArray
+
+
+def new_arena(config: NgramConfig) -> Arena:
+    """Return the arena of a config, without tokens."""
     num_pages = config.capacity // config.page_size
     num_slots = num_pages * config.page_size
     num_levels = len(config.levels)
@@ -26,19 +46,28 @@ def new_arena(config: NgramConfig) -> tuple[IntArray, IntArray, IntArray, IntArr
     num_visits = sum(config.max_visits) + config.max_skip_visits * num_levels
     search_size = _whole_lines(finder.MET + num_visits)
     searches = finder.SEARCHES + finder.GROUP * search_size
-    starts = [pool.HEADER_SIZE]  # of the tokens, and then of the regions behind them
-    for size in (
-        num_slots,
-        num_slots * num_levels,
-        num_levels << bucket_bits,
-        num_pages * pool.PAGE_FIELDS,
-        num_rows * pool.ROW_FIELDS,
-        num_rows * pool.DRAFT_ROOM,
-        num_rows * config.max_places * pool.PLACE_FIELDS,
-        max(ingester.BLOCK * num_levels, searches + _max_groups(config) * grower.GROUP_FIELDS),
+    max_groups = config.max_places + grower.MAX_NODES + 1  # of a tree that is grown in the room
+    num_floats = tables.PLACES + num_rows * config.max_places + max_groups * grower.SCORE_FIELDS
+    stop = pool.HEADER_SIZE + _whole_lines(num_slots)
+    starts = {}
+    # What every step reads comes last and together: the fewer pages of memory it lies in, the
+    # fewer of their addresses must be looked up after the model's turn.
+    for region, size in (
+        (pool.LINKS_AT, num_slots * num_levels),
+        (pool.HEADS_AT, num_levels << bucket_bits),
+        (pool.PAGES_AT, num_pages * pool.PAGE_FIELDS),
+        (pool.FLOATS_AT, 2 * num_floats),
+        (pool.ROWS_AT, num_rows * pool.ROW_FIELDS),
+        (
+            pool.ROOM_AT,
+            max(ingester.BLOCK * num_levels, searches + max_groups * grower.GROUP_FIELDS),
+        ),
+        (pool.DRAFTS_AT, num_rows * pool.DRAFT_ROOM),
+        (pool.PLACES_AT, num_rows * config.max_places * pool.PLACE_FIELDS),
     ):
-        starts.append(starts[-1] + _whole_lines(size))
-    arena = untouched_zeros(starts[-1], huge_pages=True)  # every region fills from its start on
+        starts[region] = stop
+        stop += _whole_lines(size)
+    ints = untouched_zeros(stop, huge_pages=True)  # every region fills from its start on
     page_bits = config.page_size.bit_length() - 1
     header = {
         pool.NUM_PAGES: num_pages,
@@ -53,25 +82,25 @@ def new_arena(config: NgramConfig) -> tuple[IntArray, IntArray, IntArray, IntArr
         pool.MAX_SKIP_VISITS: config.max_skip_visits,
         pool.MAX_PLACES: config.max_places,
         pool.SEARCH_SIZE: search_size,
-    }
+        pool.NUM_BUCKETS: min(pool.MIN_BUCKETS, 1 << bucket_bits),
+        pool.HALF: min(pool.MIN_BUCKETS, 1 << bucket_bits),
+    } | {region: start >> pool.LINE_BITS for region, start in starts.items()}
     for field, value in header.items():
-        arena[field] = value
-    arena[[pool.NUM_BUCKETS, pool.HALF]] = min(pool.MIN_BUCKETS, 1 << bucket_bits)
+        ints[field] = value
     for first, values in (
         (pool.FIRST_LEVEL, config.levels),
         (pool.FIRST_VISITS, config.max_visits),
-        (pool.LINKS_AT, [start >> pool.LINE_BITS for start in starts[1:-1]]),
         (pool.FIRST_WEIGHT, [pow(pool.HASH_BASE, k, pool.PRIME) for k in config.levels]),
     ):
-        arena[first : first + len(values)] = values
-    pages_start, rows_start, drafts_start = starts[3:6]
-    pages = arena[pages_start:][: num_pages * pool.PAGE_FIELDS].reshape(num_pages, -1)
-    rows = arena[rows_start:][: num_rows * pool.ROW_FIELDS].reshape(num_rows, -1)
-    return (
-        arena,
-        pages,
-        rows,
-        arena[drafts_start:][: num_rows * pool.DRAFT_ROOM].reshape(num_rows, -1),
+        ints[first : first + len(values)] = values
+    floats = ints[starts[pool.FLOATS_AT] :][: 2 * num_floats].view(np.float64)
+    floats[: tables.NUM_WEIGHTS] = tables.make_model()
+    return Arena(
+        ints,
+        floats,
+        ints[starts[pool.PAGES_AT] :][: num_pages * pool.PAGE_FIELDS].reshape(num_pages, -1),
+        ints[starts[pool.ROWS_AT] :][: num_rows * pool.ROW_FIELDS].reshape(num_rows, -1),
+        ints[starts[pool.DRAFTS_AT] :][: num_rows * pool.DRAFT_ROOM].reshape(num_rows, -1),
     )
 
 
@@ -80,20 +109,7 @@ def _whole_lines(size: int) -> int:
     return -(-size >> pool.LINE_BITS) << pool.LINE_BITS
 
 
-def _max_groups(config: NgramConfig) -> int:
-    """Return how many groups of places a tree may need that is grown in the arena's room."""
-    return config.max_places + grower.MAX_NODES + 1
-
-
-def new_floats(config: NgramConfig, num_rows: int) -> npt.NDArray[np.float64]:
-    """Return the weights, with room behind them, as the kernels take them."""
-    size = num_rows * config.max_places + _max_groups(config) * grower.SCORE_FIELDS
-    floats = np.zeros(tables.PLACES + size)
-    floats[: tables.NUM_WEIGHTS] = tables.make_model()
-    return floats
-
-
-def calibration_within(floats: npt.NDArray[np.float64]) -> Calibration:
+def calibration_within(floats: FloatArray) -> Calibration:
     """Return a calibration whose maps and counts lie where the kernels look for them."""
     calibration = Calibration(tables.NUM_CLASSES, tables.KNOTS + 1)
     shape = (tables.NUM_CLASSES, tables.KNOTS + 1)

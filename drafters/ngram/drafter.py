@@ -27,10 +27,9 @@ from . import _draft_kernels as drafting
 from . import _ingest_kernels as ingester
 from . import _pool_kernels as pool
 from . import _tree_kernels as grower
-from .arena import calibration_within, new_arena, new_floats
+from .arena import calibration_within, new_arena
 from .config import NgramConfig
 
-_DRAFTS_A_REFIT = 64
 _MOST_NEW, _MOST_LATER = 256, 32
 """Requests, and tokens of each, that wait for the next proposal at most: a millisecond's work."""
 _NO_TOKENS = np.zeros(0, np.int32)
@@ -56,19 +55,22 @@ class NgramDrafter:
         after.compile_kernels()
         pool.compile_kernels()
         self._ingest, self._ingest_all = ingester.compile_kernels()
-        self._draft = drafting.compile_kernels()
-        self._arena, self._pages, self._rows, self._drafts = new_arena(self.config)
-        self._floats = new_floats(self.config, len(self._rows))
+        self._draft, self._draft_alone = drafting.compile_kernels()
+        memory = new_arena(self.config)
+        self._arena, self._floats = memory.ints, memory.floats
+        self._pages, self._rows, self._drafts = memory.pages, memory.rows, memory.drafts
         self._calibration = calibration_within(self._floats)
-        self._drafts_until_refit = _DRAFTS_A_REFIT
+        self._drafts_until_refit = drafting.TREES_ALONE
         self._new: dict[int, IntArray] = {}  # rows, and the tokens that are not taken in yet
         # How many requests were asked for last, their rows, and that no tokens wait behind them:
         self._batch = np.zeros(2, np.int32)
         self._batch_ids: list[RequestId] | None = None  # and their ids, while they still run
         self._row_of: dict[RequestId, int] = {}
-        self._alone: dict[RequestId, IntArray] = {}  # a request asked for alone, as kernels take it
-        self._room = TreeBatch.with_room(_DRAFTS_A_REFIT, 0)  # for such requests' trees
-        self._next_tree = 0  # the first free row in it
+        # Room for the trees of requests that are asked for alone, and its next row. None is made
+        # where prompts are indexed in slices.
+        self._cells = np.empty(drafting.TREES_ALONE, np.int32)
+        self._room = TreeBatch.within(self._cells, drafting.TREES_ALONE)
+        self._next_tree = 0
         self._room_nodes = 0
         self._backlog = PromptBacklog(self.config.slice_tokens, self._append)
         self._in_slices = self.config.slice_tokens is not None
@@ -112,8 +114,6 @@ class NgramDrafter:
         fields[pool.PROMPT_LENGTH] = prompt.size
         self._rows[row] = fields
         self._row_of[request_id] = row
-        if not self._in_slices:
-            self._alone[request_id] = np.array([1, row, 0], np.int32)
         self._backlog.start(request_id, prompt)
 
     def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
@@ -123,7 +123,7 @@ class NgramDrafter:
             return
         tokens = as_token_ids(token_ids)
         if self._at_once:
-            self._ingest(self._arena, self._floats, row, tokens)
+            self._ingest(self._arena, row, tokens)
         elif self._in_slices:
             self._backlog.extend(request_id, tokens)
         else:
@@ -138,26 +138,25 @@ class NgramDrafter:
             ValueError: a limit is negative.
         """
         if len(request_ids) == 1 and 0 < max_nodes <= self._room_nodes and max_depth > 0:
-            alone = self._alone.get(request_ids[0])
-            if alone is not None:
+            row = self._row_of.get(request_ids[0])
+            if row is not None:
                 if not self._at_once:
                     self._at_once = True
                     self._catch_up()
-                row = self._next_tree
-                if row == _DRAFTS_A_REFIT:
+                out = self._next_tree
+                if out == drafting.TREES_ALONE:
                     self._renew_room(max_nodes)
-                    row = 0
-                self._next_tree = row + 1
-                room, arena, floats = self._room, self._arena, self._floats
-                self._draft(arena, floats, alone, max_nodes, max_depth, row, room.nodes, room.probs)
+                    out = 0
+                self._next_tree = out + 1
+                self._draft_alone(self._arena, row, max_nodes, max_depth, out, self._cells)
                 tree = new_tree()
-                set_source(tree, (room, row))
+                set_source(tree, (self._room, out))
                 return [tree]
         if not request_ids or max_nodes <= 0 or max_depth <= 0:
             check_budget(max_nodes, max_depth)
             self._backlog.begin_step()
             return [CandidateTree.empty()] * len(request_ids)
-        if max_nodes > self._room_nodes:
+        if max_nodes > self._room_nodes and not self._in_slices:
             self._renew_room(max_nodes)
         batch = TreeBatch.with_room(len(request_ids), max_nodes)
         self.draft_batch(request_ids, max_depth, batch)
@@ -166,7 +165,8 @@ class NgramDrafter:
     def _renew_room(self, max_nodes: int) -> None:
         """Make new room for the trees of requests asked for alone; it is never written twice."""
         self._room_nodes = max(max_nodes, self._room_nodes)
-        self._room = TreeBatch.with_room(_DRAFTS_A_REFIT, self._room_nodes)
+        self._cells = np.empty(drafting.TREES_ALONE * (1 + 3 * self._room_nodes), np.int32)
+        self._room = TreeBatch.within(self._cells, drafting.TREES_ALONE)
         self._next_tree = 0
         self._catch_up()
         self._calibration.refit()
@@ -194,10 +194,10 @@ class NgramDrafter:
         if self._drafts_until_refit < 0:
             self._catch_up()
             self._calibration.refit()
-            self._drafts_until_refit = _DRAFTS_A_REFIT
+            self._drafts_until_refit = drafting.TREES_ALONE
         arena, floats, room = self._arena, self._floats, batch.probs.shape[1]
         asked = self._pack_new(self._batch[:-1]) if self._new else self._batch
-        self._draft(arena, floats, asked, room, max_depth, 0, batch.nodes, batch.probs)
+        self._draft(arena, floats, asked, room, max_depth, batch.nodes, batch.probs)
         self._at_once = len(request_ids) == 1 and not self._in_slices
 
     def propose_after(
@@ -258,7 +258,6 @@ class NgramDrafter:
         row = self._row_of.pop(request_id, None)
         if row is not None:
             self._batch_ids = None
-            self._alone.pop(request_id, None)
             self._catch_up()
             pool.release(self._arena, row)
             self._free_rows.append(row)
@@ -266,7 +265,7 @@ class NgramDrafter:
     def _append(self, request_id: RequestId, tokens: IntArray, is_output: bool) -> None:
         """Index tokens of a request; its row knows where the prompt ends."""
         self._catch_up()
-        self._ingest(self._arena, self._floats, self._row_of[request_id], tokens)
+        self._ingest(self._arena, self._row_of[request_id], tokens)
 
     def _extend_later(self, row: int, tokens: IntArray) -> None:
         """Leave a few tokens to the next proposal: for a batch that is one call instead of many."""
@@ -276,7 +275,7 @@ class NgramDrafter:
             self._new[row] = tokens.copy()  # the caller's array may change
         else:
             self._catch_up()
-            self._ingest(self._arena, self._floats, row, tokens)
+            self._ingest(self._arena, row, tokens)
 
     def _catch_up(self) -> None:
         """Take in all tokens that were left for later."""

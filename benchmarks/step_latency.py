@@ -3,7 +3,9 @@
     FOLDER/bin/python benchmarks/step_latency.py TRACES.jsonl... --tokenizer MODEL --out OUT.json
 
 FOLDER is what ``rivals.sh`` made. All subjects draft 16 nodes at most and run in turn, step by
-step, in one process, each along its own walk over the recorded responses. A step is one propose for
+step, in one process, each along its own walk over the recorded responses. Each round has an order
+of its own, in which a subject with the n-gram drafter's kernels follows one without them, and one
+without them one with them: what ran before decides what the caches hold. A step is one propose for
 the batch (Arctic has no batch call: one speculate a request) and one extend a request. Parts:
 
 - ``contexts``: prompts of 1k to 128k tokens, batches of 1, 8 and 64. Before the clock starts, the
@@ -26,6 +28,7 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +45,6 @@ from freedraft.drafters.edit import EditDrafter
 from freedraft.drafters.ngram import NgramConfig, NgramDrafter
 from freedraft.drafters.suffix import SuffixConfig, SuffixDrafter
 from freedraft.drafters.tree import CandidateTree, accepted_path
-from freedraft.drafters.tree_batch import TreeBatch
 from freedraft.workbench.traces import TokenTrace, read_traces, tokenize_traces
 
 IntArray = npt.NDArray[np.int32]
@@ -80,6 +82,7 @@ class Subject:
         self.name = name
         self.drafter: Any = drafter
         self.propose_clock, self.extend_clock = Clock(), Clock()
+        self.has_ngram = name.startswith(("ngram", "blend"))
         self.places: dict[int, int] = {}
         self.responses: dict[int, IntArray] = {}
 
@@ -167,24 +170,6 @@ class ReadSubject(Subject):
         return read
 
 
-class ArraysSubject(Subject):
-    """A drafter that leaves its trees in arrays, as what merges them takes them."""
-
-    def proposal(self, requests: list[int]) -> Callable[[], Any]:
-        """Return the call that is timed."""
-        return partial(self.draft, requests)
-
-    def draft(self, requests: list[int]) -> TreeBatch:
-        """Make new room and draft into it."""
-        batch = TreeBatch.with_room(len(requests), MAX_NODES)
-        self.drafter.draft_batch(requests, MAX_NODES, batch)
-        return batch
-
-    def as_trees(self, trees: Any) -> list[CandidateTree]:
-        """Return the trees."""
-        return trees.trees()  # type: ignore[no-any-return]
-
-
 class ArcticSubject(Subject):
     """Arctic's cache: the timed calls are its own, without our adapter around them."""
 
@@ -228,26 +213,34 @@ def make_subjects(num_tokens: int, arctic: bool) -> list[Subject]:
     def suffix() -> SuffixDrafter:
         return SuffixDrafter(SuffixConfig(max_bytes=pool_bytes))
 
-    ours = [
+    names = [name for name in rivals.available() if name.startswith("arctic")] if arctic else []
+    return [
         Subject("ngram", ngram()),
         Subject("ngram-one-place", ngram(**ONE_PLACE)),
-        ArraysSubject("ngram-arrays", ngram()),
-        Subject("edit", EditDrafter()),
         ChainSubject("ngram-best-chain", ngram()),
         ReadSubject("ngram-read", ngram()),
-        Subject("suffix", suffix()),
         Subject("blend", BlendDrafter([ngram(), suffix(), EditDrafter()])),
+        Subject("edit", EditDrafter()),
+        Subject("suffix", suffix()),
+        *map(ArcticSubject, names),
     ]
-    # A rival between those of ours that share kernels, so that none finds them warm.
-    names = [name for name in rivals.available() if name.startswith("arctic")] if arctic else []
-    subjects: list[Subject] = []
-    for place, subject in enumerate(ours):
-        subjects += [subject, *map(ArcticSubject, names[place : place + 1])]
-    return subjects
+
+
+def next_round(generator: np.random.Generator, subjects: list[Subject]) -> list[Subject]:
+    """Return the subjects in a new order, those with the n-gram drafter's kernels between others.
+
+    As many of the one as of the other, as they are with Arctic's three, never follow their own.
+    """
+    shuffled = [subjects[place] for place in generator.permutation(len(subjects))]
+    with_kernels = [subject for subject in shuffled if subject.has_ngram]
+    others = [subject for subject in shuffled if not subject.has_ngram]
+    pairs = zip_longest(with_kernels, others)
+    return [subject for pair in pairs for subject in pair if subject is not None]
 
 
 def by_context(traces: Sequence[TokenTrace], contexts: Sequence[int]) -> list[dict[str, Any]]:
     """Walk batches behind long prompts."""
+    generator = np.random.default_rng(0)
     text = np.concatenate([part for t in traces for part in (t.prompt_ids, t.response_ids)])
     responses = [trace.response_ids for trace in traces]
     rows = []
@@ -266,9 +259,9 @@ def by_context(traces: Sequence[TokenTrace], contexts: Sequence[int]) -> list[di
                     subject.start(request, prompt, response)
             for subject in subjects:
                 subject.settle(context * batch)
-            for step in range(STEPS[batch]):
-                for turn in range(len(subjects)):
-                    subjects[(step + turn) % len(subjects)].step()
+            for _ in range(STEPS[batch]):
+                for subject in next_round(generator, subjects):
+                    subject.step()
             for subject in subjects:
                 row = {"context": context, "subject": subject.name, **subject.report(batch)}
                 rows.append(row)
@@ -278,6 +271,7 @@ def by_context(traces: Sequence[TokenTrace], contexts: Sequence[int]) -> list[di
 
 def by_file(files: dict[str, list[TokenTrace]], most_requests: int) -> list[dict[str, Any]]:
     """Walk every file's requests in order, one at a time."""
+    generator = np.random.default_rng(0)
     rows = []
     for file, traces in files.items():
         subjects = make_subjects(0, True)
@@ -286,7 +280,7 @@ def by_file(files: dict[str, list[TokenTrace]], most_requests: int) -> list[dict
                 subject.start(request, trace.prompt_ids, trace.response_ids)
             left = list(subjects)
             while left := [subject for subject in left if subject.runs(request)]:
-                for subject in left:
+                for subject in next_round(generator, left):
                     subject.step()
             for subject in subjects:
                 subject.stop(request)

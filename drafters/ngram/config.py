@@ -27,8 +27,8 @@ class NgramConfig:
     """
 
     levels: tuple[int, ...] = (24, 3, 2, 1)
-    max_visits: tuple[int, ...] = (8, 16, 24, 16)
-    max_skip_visits: int = 6
+    max_visits: tuple[int, ...] = (8, 12, 14, 14)
+    max_skip_visits: int = 2
     max_match: int = 64
     max_places: int = 64
     capacity: int = 1 << 22

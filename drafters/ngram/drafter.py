@@ -126,8 +126,11 @@ class NgramDrafter:
             self._ingest(self._arena, row, tokens)
         elif self._in_slices:
             self._backlog.extend(request_id, tokens)
+        elif tokens.size <= _MOST_LATER and row not in self._new and len(self._new) < _MOST_NEW:
+            self._new[row] = tokens.copy()  # for a batch, one call instead of many
         else:
-            self._extend_later(row, tokens)
+            self._catch_up()
+            self._ingest(self._arena, row, tokens)
 
     def propose(
         self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
@@ -266,16 +269,6 @@ class NgramDrafter:
         """Index tokens of a request; its row knows where the prompt ends."""
         self._catch_up()
         self._ingest(self._arena, self._row_of[request_id], tokens)
-
-    def _extend_later(self, row: int, tokens: IntArray) -> None:
-        """Leave a few tokens to the next proposal: for a batch that is one call instead of many."""
-        if row in self._new or len(self._new) == _MOST_NEW:
-            self._catch_up()
-        if tokens.size <= _MOST_LATER:
-            self._new[row] = tokens.copy()  # the caller's array may change
-        else:
-            self._catch_up()
-            self._ingest(self._arena, row, tokens)
 
     def _catch_up(self) -> None:
         """Take in all tokens that were left for later."""

@@ -13,6 +13,7 @@ from freedraft.drafters.ngram import NgramConfig
 from freedraft.drafters.ngram import _weights as tables
 
 PLAIN, REPLACED, INSERTED = range(3)
+GOOD_MATCH, MOST_WEAK = 6, 4
 Path = tuple[int, ...]
 
 
@@ -47,7 +48,8 @@ class Place:
 class PlainNgram:
     """Finds every place by looking everywhere, and gives every path its probability.
 
-    It knows neither a limit of visits and places nor eviction nor truncation.
+    It knows neither a limit of visits and places nor eviction nor truncation. Of the weak places
+    beside a good match it keeps a few, as the drafter does.
     """
 
     def __init__(self, config: NgramConfig) -> None:
@@ -101,14 +103,20 @@ class PlainNgram:
         """All places of the text's end, in the order in which the drafter finds them."""
         tail = self.tail(text)
         found = []
+        longest = weak = 0
         for skip in (0, 1):
             longer_k = len(tail) + 1
             for k in self.config.levels:
                 if skip and not 2 <= k <= min(4, len(tail) - 1):
                     continue
-                for rank, (other, end, match) in enumerate(
-                    self._level(text, tail, skip, k, longer_k)
-                ):
+                rank = -1
+                for other, end, match in self._level(text, tail, skip, k, longer_k):
+                    longest = longest if skip else max(longest, match)
+                    if longest >= GOOD_MATCH and (skip or 2 * match < longest):
+                        weak += 1
+                        if weak > MOST_WEAK:
+                            continue
+                    rank += 1
                     for kind in (REPLACED, INSERTED) if skip else (PLAIN,):
                         start = end + 2 if kind == REPLACED else end + 1
                         if start < len(other.tokens) and other.tokens[start] >= 0:

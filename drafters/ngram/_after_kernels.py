@@ -72,7 +72,7 @@ def _head(arena: IntArray, heads: IntArray, level: int, salt: int, tail: IntArra
     value = 0
     for back in range(int(arena[pool.FIRST_LEVEL + level]) - 1, -1, -1):
         value = (_mulmod(value, pool.HASH_BASE) + int(tail[back]) + 1) % pool.PRIME
-    bucket = _mulmod((value + salt) % pool.PRIME, pool.BUCKET_MIX)
+    bucket = (value + salt) * pool.BUCKET_MIX >> pool.BUCKET_SHIFT
     bucket &= 2 * int(arena[pool.HALF]) - 1
     if bucket >= arena[pool.NUM_BUCKETS]:
         bucket -= int(arena[pool.HALF])

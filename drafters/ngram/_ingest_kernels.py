@@ -15,6 +15,7 @@ from ._pool_kernels import (
     ACCEPTED,
     ACCEPTED_BEFORE,
     BUCKET_MIX,
+    BUCKET_SHIFT,
     CLOCK,
     DRAFT_CLASS,
     DRAFT_FIELDS,
@@ -210,7 +211,7 @@ def _find_buckets(
                         gone = _token_back(arena, pages, at, k)
                     value = _fold(value + PRIME - _mulmod(_fold(gone + 1), weight))
                 if run + 1 >= k:
-                    bucket = _mulmod(_fold(value + salt), BUCKET_MIX) & (2 * half - 1)
+                    bucket = ((value + salt) * BUCKET_MIX >> BUCKET_SHIFT) & (2 * half - 1)
                     if bucket >= num_buckets:
                         bucket -= half
                     prefetch(arena, u(heads + bucket * num_levels + level))

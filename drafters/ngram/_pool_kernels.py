@@ -75,7 +75,9 @@ NONE = -1
 MAX_CLOCK = 2**31 - 1
 PRIME = 2**31 - 1
 HASH_BASE = 1_270_405_883
-BUCKET_MIX = 1_640_531_527
+BUCKET_MIX, BUCKET_SHIFT = 0x4F1B_BCDC_BFA5_3E0B, 33
+"""A bucket's number is the high half of a product with 2**63 over the golden ratio (Fibonacci
+hashing, Knuth 6.4): the hashes of runs like 1 2 3, 2 3 4, 3 4 5 lie equally far apart."""
 
 
 @kernel

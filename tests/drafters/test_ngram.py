@@ -79,6 +79,17 @@ def test_goes_on_behind_a_replaced_and_an_inserted_token() -> None:
     assert {(4, 5), (5, 6)} <= paths_of(tree).keys()
 
 
+@pytest.mark.parametrize(("match", "most"), [(5, 16), (6, 5), (23, 5), (30, 5)])
+def test_beside_a_good_match_few_weak_places_count(match: int, most: int) -> None:
+    drafter = NgramDrafter(NgramConfig(capacity=1 << 14))
+    long = list(range(100, 130))
+    weak = [token for i in range(16) for token in (129, 200 + i)]
+    drafter.start("a", [*long, 300, *weak, -1, *long[30 - match :]])
+    (tree,) = drafter.propose(["a"], 32, 1)
+    assert tree.token_ids[0] == 300
+    assert 1 < tree.num_nodes <= most
+
+
 def test_learns_from_finished_requests_of_its_namespace_alone() -> None:
     drafter = NgramDrafter(SMALL)
     drafter.start("a", [1, 2, 3, 4], namespace="x")

@@ -23,7 +23,8 @@ def untouched_zeros(size: int, huge_pages: bool = False) -> IntArray:
 
     Args:
         size: at least 1.
-        huge_pages: whether to ask for them, where the system has them.
+        huge_pages: whether to ask for them, where the system has them; the zeros then begin at the
+            start of one.
     """
     if sys.platform == "win32":
         return np.zeros(size, np.int32)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from freedraft.drafters.untouched import untouched_zeros
+from freedraft.drafters.untouched import HUGE_PAGE, untouched_zeros
 
 STATM = Path("/proc/self/statm")
 
@@ -23,6 +23,8 @@ def test_they_are_zeros_of_ones_own(huge_pages: bool) -> None:
     assert first.dtype == np.int32 and first.shape == (1_000_000,)
     first[:] = 7
     assert not second.any()
+    if huge_pages:
+        assert first.ctypes.data % HUGE_PAGE == 0
 
 
 @pytest.mark.skipif(not STATM.exists(), reason="needs /proc to see the memory in use")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import exp, log
 
 Path = tuple[int, ...]
 
@@ -41,3 +42,27 @@ def accepted_path(
         if tokens == list(target[: len(tokens)]) and len(path) > len(best):
             best = path
     return best
+
+
+def pooled_paths(sources: list[dict[Path, float]]) -> dict[Path, float]:
+    """The blend's path probabilities, from those of its sources."""
+
+    def odds(share: float) -> float:
+        share = min(max(share, 0.001), 0.999)
+        return share / (1 - share)
+
+    sources = [source for source in sources if source]
+    pooled: dict[Path, float] = {(): 1.0}
+    for path in sorted({path for source in sources for path in source}, key=len):
+        above = path[:-1]
+        knowing = [source for source in sources if not above or above in source]
+        saying = [source[path] / source.get(above, 1.0) for source in sources if path in source]
+        tops = [max(source.get(p, 0.0) for source in sources) for p in (path, above)]
+        share = tops[0] / (tops[1] if above else 1.0)
+        if len(knowing) > 1:
+            mean = sum(log(odds(said)) for said in saying) / len(saying)
+            silent = len(knowing) - len(saying)
+            share = 1 / (1 + exp(-(0.75 * mean + 0.25 * log(odds(share)) - 0.28 * silent)))
+        pooled[path] = pooled[above] * share
+    del pooled[()]
+    return pooled

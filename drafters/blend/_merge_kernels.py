@@ -1,7 +1,14 @@
-"""Merges several sources' trees of a batch of requests, and settles what they had promised."""
+"""Merges several sources' trees of a batch of requests, and settles what they had promised.
+
+How probable a token is behind what comes before it, if several sources say so: the logarithm of the
+odds is the mean of what they say, a quarter of the way to the one whose path is the most probable,
+less a little for each source that knows what comes before and does not say this (a logarithmic
+opinion pool, Genest and Zidek, 1986). The largest of several estimates would be too large for most.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -19,6 +26,15 @@ SettleTrees = Callable[[Ints, Floats, int, Ints, Ints, Doubles], None]
 
 PROMISED, CAME_TRUE = 0, 1
 """What became of a tree: how many tokens it promised (-1 without a tree), how many came true."""
+
+MEAN_SHARE, SILENCE = 0.75, 0.28
+"""The share of the mean in the logarithm of the odds, and what is taken off for a silent source:
+fitted by maximum likelihood on the first two thirds of each replay trace, warm and cold, with the
+n-gram, the suffix and the edit drafter as sources."""
+LEAST_SHARE = 1e-3
+"""No source is taken to be surer than that of anything."""
+TINY = 1e-30
+"""Divided by in the place of 0."""
 
 FEW = 128
 """Nodes that are put in order one by one; where there are more, a merge sort is faster."""
@@ -40,10 +56,48 @@ def _sort(best: Floats, num: int, order: Longs) -> None:
 
 
 @kernel
+def _odds(share: float) -> float:
+    """Return the odds of a share of what the parent has."""
+    share = min(max(share, LEAST_SHARE), 1.0 - LEAST_SHARE)
+    return share / (1.0 - share)
+
+
+@kernel
+def _pool(
+    top: Floats, parents: Ints, saying: Ints, products: Doubles, num: int, num_trees: int,
+    pooled: Floats,
+) -> None:  # fmt: skip
+    """Write the pooled path probabilities of the first ``num`` merged nodes.
+
+    Args:
+        top: the largest path probability that a source gives.
+        parents: of the nodes, each before its children, or -1.
+        saying: how many sources have the node.
+        products: of its odds, behind its parent, by these sources.
+        num: how many nodes there are.
+        num_trees: how many sources have a tree at all.
+        pooled: overwritten.
+    """
+    for node in range(num):
+        above = parents[u(node)]
+        knowing, whole, share = num_trees, 1.0, float(top[u(node)])
+        if above >= 0:
+            knowing, whole = int(saying[u(above)]), float(pooled[u(above)])
+            share /= max(float(top[u(above)]), TINY)
+        num_saying = int(saying[u(node)])
+        if knowing > 1:
+            logit = MEAN_SHARE * math.log(products[u(node)]) / num_saying
+            logit += (1.0 - MEAN_SHARE) * math.log(_odds(share))
+            logit -= SILENCE * max(knowing - num_saying, 0)
+            share = 1.0 / (1.0 + math.exp(-logit))
+        pooled[u(node)] = whole * share
+
+
+@kernel
 def merge_trees(
     nodes: Ints, probs: Floats, trust: Floats, out_nodes: Ints, out_probs: Floats
 ) -> None:
-    """Merge each request's trees; equal paths become one node with the largest probability.
+    """Merge each request's trees; equal paths become one node, its probability pooled.
 
     The most probable nodes are kept, up to the room in ``out_nodes``. They are connected, since
     probabilities never grow going down and a parent stands before its child.
@@ -66,14 +120,18 @@ def merge_trees(
     table = np.empty(table_size, np.int32)
     tokens = np.empty(capacity, np.int32)
     parents = np.empty(capacity, np.int32)
-    best = np.empty(capacity, np.float32)
+    top = np.empty(capacity, np.float32)
+    saying = np.empty(capacity, np.int32)
+    products = np.empty(capacity, np.float64)
+    pooled = np.empty(capacity, np.float32)
     placed = np.empty(max_nodes, np.int32)
     new_index = np.empty(capacity, np.int32)
     order = np.empty(capacity, np.int64)
     for request in range(num_requests):
         table[:] = -1
-        merged = 0
+        merged = num_trees = 0
         for source in range(num_sources):
+            num_trees += nodes[u(source), u(request), 0] > 0
             factor = trust[u(source), u(request)]
             for node in range(nodes[u(source), u(request), 0]):
                 token = nodes[u(source), u(request), u(1 + node)]
@@ -89,21 +147,30 @@ def merge_trees(
                         break
                     slot = (slot + np.uint64(1)) & mask
                 prob = probs[u(source), u(request), u(node)] * factor
+                share = float(prob)
+                if parent >= 0:
+                    share /= max(float(probs[u(source), u(request), u(parent)] * factor), TINY)
+                odds = _odds(share)
                 if found < 0:
                     found = np.int32(merged)
                     table[slot] = found
                     tokens[u(merged)] = token
                     parents[u(merged)] = above
-                    best[u(merged)] = prob
+                    top[u(merged)] = prob
+                    saying[u(merged)] = 1
+                    products[u(merged)] = odds
                     merged += 1
-                elif prob > best[u(found)]:
-                    best[u(found)] = prob
+                else:
+                    top[u(found)] = max(top[u(found)], prob)
+                    saying[u(found)] += 1
+                    products[u(found)] *= odds
                 placed[u(node)] = found
+        _pool(top, parents, saying, products, merged, num_trees, pooled)
         kept = min(merged, max_kept)
         if merged <= FEW:
-            _sort(best, merged, order)
+            _sort(pooled, merged, order)
         else:
-            order[:merged] = np.argsort(-best[:merged], kind="mergesort")
+            order[:merged] = np.argsort(-pooled[:merged], kind="mergesort")
         for rank in range(kept):
             node = order[u(rank)]
             new_index[u(node)] = rank
@@ -111,7 +178,7 @@ def merge_trees(
             above = parents[u(node)]
             parent = new_index[u(above)] if above >= 0 else np.int32(-1)
             out_nodes[u(request), u(1 + max_kept + rank)] = parent
-            out_probs[u(request), u(rank)] = best[u(node)]
+            out_probs[u(request), u(rank)] = pooled[u(node)]
         out_nodes[u(request), 0] = kept
 
 

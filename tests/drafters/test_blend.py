@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import tree_paths
+from oracles import pooled_paths, tree_paths
 
 from freedraft import CandidateTree, Feedback
 from freedraft.drafters.blend import BlendConfig, BlendDrafter
@@ -59,13 +59,13 @@ def trees(draw: st.DrawFn) -> CandidateTree:
 
 
 @given(
-    st.lists(st.lists(trees(), min_size=2, max_size=2), min_size=1, max_size=3), st.integers(1, 16)
+    st.lists(st.lists(trees(), min_size=1, max_size=3), min_size=1, max_size=3), st.integers(1, 24)
 )
-def test_merge_equals_merge_and_cut(batch: list[list[CandidateTree]], max_kept: int) -> None:
+def test_merges_as_the_oracle_pools(batch: list[list[CandidateTree]], max_kept: int) -> None:
     kernels.compile_kernels()
     size = 12
-    nodes = np.zeros((2, len(batch), 1 + 2 * size), np.int32)
-    probs = np.zeros((2, len(batch), size), np.float32)
+    nodes = np.zeros((3, len(batch), 1 + 2 * size), np.int32)
+    probs = np.zeros((3, len(batch), size), np.float32)
     for row, sources in enumerate(batch):
         for index, tree in enumerate(sources):
             nodes[index, row, 0] = tree.num_nodes
@@ -73,14 +73,34 @@ def test_merge_equals_merge_and_cut(batch: list[list[CandidateTree]], max_kept: 
             nodes[index, row, 1 + size : 1 + size + tree.num_nodes] = tree.parents
             probs[index, row, : tree.num_nodes] = tree.probs
     merged = TreeBatch.with_room(len(batch), max_kept)
-    trust = np.ones((2, len(batch)), np.float32)
+    trust = np.full((3, len(batch)), 0.5, np.float32)
     kernels.merge_trees(nodes, probs, trust, merged.nodes, merged.probs)
     for got, sources in zip(merged.trees(), batch, strict=True):
         got.validate()
-        wanted = CandidateTree.merge(sources).cut(max_kept)
-        assert dict(zip(paths(got), got.probs.tolist(), strict=True)) == dict(
-            zip(paths(wanted), wanted.probs.tolist(), strict=True)
+        wanted = pooled_paths(
+            [dict(zip(paths(tree), (0.5 * tree.probs).tolist(), strict=True)) for tree in sources]
         )
+        kept = dict(zip(paths(got), got.probs.tolist(), strict=True))
+        assert len(kept) == min(len(wanted), max_kept)
+        assert kept == pytest.approx({path: wanted[path] for path in kept}, rel=1e-5)
+        left_out = [prob for path, prob in wanted.items() if path not in kept]
+        assert min(kept.values(), default=0.0) >= max(left_out, default=0.0) * (1 - 1e-5)
+
+
+def test_one_source_is_taken_at_its_word() -> None:
+    tree = CandidateTree.from_chain([1, 2, 3], [0.9996, 0.5, 0.0001])
+    blend = BlendDrafter([Scripted(tree), Scripted(CandidateTree.empty())])
+    blend.start("a", [5])
+    (merged,) = blend.propose(["a"], 4, 4)
+    assert merged.token_ids.tolist() == [1, 2, 3]
+    assert merged.probs == pytest.approx(tree.probs, rel=1e-6)
+
+
+def test_sources_that_agree_count_more_than_one_alone() -> None:
+    both, alone = CandidateTree.from_chain([1], [0.5]), CandidateTree.from_chain([2], [0.5])
+    blend = BlendDrafter([Scripted(both), Scripted(CandidateTree.merge([both, alone]))])
+    blend.start("a", [5])
+    assert blend.propose(["a"], 1, 1)[0].token_ids.tolist() == [1]
 
 
 def paths(tree: CandidateTree) -> list[tuple[int, ...]]:

@@ -10,7 +10,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -83,11 +83,11 @@ def download_wheel(work: Path, report: ProgressCallback) -> Path:
 def _largest_wheel(work: Path) -> int:
     """Return how many bytes of the wheel pip has written; its files come and go meanwhile."""
     sizes = [0]
-    for path in work.rglob("*.whl"):
-        try:
-            sizes.append(path.stat().st_size)
-        except OSError:
-            continue
+    for folder, _, names in os.walk(work):  # unlike rglob, it passes over folders that have gone
+        for name in names:
+            if name.endswith(".whl"):
+                with suppress(OSError):
+                    sizes.append(os.path.getsize(os.path.join(folder, name)))
     return min(max(sizes), WHEEL_BYTES)
 
 

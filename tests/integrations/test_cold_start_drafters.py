@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Sequence
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from freedraft.drafters.runner_up import RunnerUpDrafter
 from freedraft.drafters.stochastic_ngram import StochasticNgramConfig, StochasticNgramDrafter
 from freedraft.drafters.suffix import SuffixDrafter
 from freedraft.integrations.budget.calibration_file import MEASURED, Calibration
+from freedraft.integrations.generation import decode_loop
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 ROUNDS = 9 if COMPILED else 2
@@ -191,7 +194,13 @@ def step_times(seconds_a_node: float) -> Calibration:
     return Calibration("m", "e", "d", MEASURED, (1,), (1,), nodes, seconds)
 
 
-def test_the_gate_asks_for_top_ids_only_where_they_can_pay(model: LlamaForCausalLM) -> None:
+def test_the_gate_asks_for_top_ids_only_where_they_can_pay(
+    model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a loaded machine the measured times would say that drafts are dear.
+    ticks = count()
+    clock = SimpleNamespace(perf_counter=lambda: next(ticks) * 1e-4)
+    monkeypatch.setattr(decode_loop, "time", clock)
     options: dict[str, Any] = {"max_new_tokens": 48, "do_sample": False}
     emitted = result_of(model, PROMPT, drafter=None, **options).token_ids[0]
     never = next(token for token in range(VOCAB_SIZE) if token not in emitted)
@@ -202,7 +211,7 @@ def test_the_gate_asks_for_top_ids_only_where_they_can_pay(model: LlamaForCausal
     told = [feedback.top_ids is not None for _, feedback in free.heard]
     assert told[0]
     # Its drafts are wrong, so that it falls asleep: asked rarely, and told only before it is asked.
-    assert 34 < len(told) < 40 and sum(told[34:]) <= 2
+    assert len(told) == 36 and sum(told[32:]) == 2
 
 
 class BadProbes(Recorder):

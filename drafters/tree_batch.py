@@ -44,8 +44,11 @@ class TreeBatch:
     def within(cls, cells: IntArray, num_rows: int) -> TreeBatch:
         """Return room for trees in ``(num_rows * (1 + 3 * max_nodes),)`` int32, nodes first."""
         max_nodes = (cells.size // num_rows - 1) // 3
-        nodes, probs = np.split(cells, [num_rows * (1 + 2 * max_nodes)])
-        return cls(nodes.reshape(num_rows, -1), probs.view(np.float32).reshape(num_rows, max_nodes))
+        num_ints = num_rows * (1 + 2 * max_nodes)
+        return cls(
+            cells[:num_ints].reshape(num_rows, -1),
+            cells[num_ints:].view(np.float32).reshape(num_rows, max_nodes),
+        )
 
     def trees(self) -> list[CandidateTree]:
         """Return the trees; their arrays are parts of these."""

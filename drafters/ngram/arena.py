@@ -69,6 +69,7 @@ def new_arena(config: NgramConfig) -> Arena:
         stop += _whole_lines(size)
     ints = untouched_zeros(stop, huge_pages=True)  # every region fills from its start on
     page_bits = config.page_size.bit_length() - 1
+    num_buckets = min(pool.MIN_BUCKETS, 1 << bucket_bits)
     header = {
         pool.NUM_PAGES: num_pages,
         pool.PAGE_BITS: page_bits,
@@ -82,8 +83,8 @@ def new_arena(config: NgramConfig) -> Arena:
         pool.MAX_SKIP_VISITS: config.max_skip_visits,
         pool.MAX_PLACES: config.max_places,
         pool.SEARCH_SIZE: search_size,
-        pool.NUM_BUCKETS: min(pool.MIN_BUCKETS, 1 << bucket_bits),
-        pool.HALF: min(pool.MIN_BUCKETS, 1 << bucket_bits),
+        pool.NUM_BUCKETS: num_buckets,
+        pool.HALF: num_buckets,
     } | {region: start >> pool.LINE_BITS for region, start in starts.items()}
     for field, value in header.items():
         ints[field] = value

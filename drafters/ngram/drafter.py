@@ -30,6 +30,7 @@ from . import _tree_kernels as grower
 from .arena import calibration_within, new_arena
 from .config import NgramConfig
 
+_DRAFTS_A_REFIT = drafting.TREES_ALONE  # so that new room and a refit come together
 _MOST_NEW, _MOST_LATER = 256, 32
 """Requests, and tokens of each, that wait for the next proposal at most: a millisecond's work."""
 _NO_TOKENS = np.zeros(0, np.int32)
@@ -60,7 +61,7 @@ class NgramDrafter:
         self._arena, self._floats = memory.ints, memory.floats
         self._pages, self._rows, self._drafts = memory.pages, memory.rows, memory.drafts
         self._calibration = calibration_within(self._floats)
-        self._drafts_until_refit = drafting.TREES_ALONE
+        self._drafts_until_refit = _DRAFTS_A_REFIT
         self._new: dict[int, IntArray] = {}  # rows, and the tokens that are not taken in yet
         # How many requests were asked for last, their rows, and that no tokens wait behind them:
         self._batch = np.zeros(2, np.int32)
@@ -197,7 +198,7 @@ class NgramDrafter:
         if self._drafts_until_refit < 0:
             self._catch_up()
             self._calibration.refit()
-            self._drafts_until_refit = drafting.TREES_ALONE
+            self._drafts_until_refit = _DRAFTS_A_REFIT
         arena, floats, room = self._arena, self._floats, batch.probs.shape[1]
         asked = self._pack_new(self._batch[:-1]) if self._new else self._batch
         self._draft(arena, floats, asked, room, max_depth, batch.nodes, batch.probs)

@@ -6,7 +6,8 @@ FOLDER is what ``rivals.sh`` made. All subjects draft 16 nodes at most and run i
 step, in one process, each along its own walk over the recorded responses. Each round has an order
 of its own, in which a subject with the n-gram drafter's kernels follows one without them, and one
 without them one with them: what ran before decides what the caches hold. A step is one propose for
-the batch (Arctic has no batch call: one speculate a request) and one extend a request. Parts:
+the batch and one extend a request, or one for the batch where the drafter takes that (Arctic has
+no batch calls). Parts:
 
 - ``contexts``: prompts of 1k to 128k tokens, batches of 1, 8 and 64. Before the clock starts, the
   suffix drafter may index the whole prompt. Batches that would cost Arctic more than 2^21 tokens of
@@ -39,7 +40,7 @@ import rivals
 from pool_upkeep import Clock, eviction, ingest
 from transformers import AutoTokenizer
 
-from freedraft.drafters.base import Drafter
+from freedraft.drafters.base import Drafter, ExtendsInBatches
 from freedraft.drafters.blend import BlendDrafter
 from freedraft.drafters.edit import EditDrafter
 from freedraft.drafters.ngram import NgramConfig, NgramDrafter
@@ -128,7 +129,9 @@ class Subject:
         return trees  # type: ignore[no-any-return]
 
     def extension(self, requests: list[int], emitted: list[IntArray]) -> Callable[[], None]:
-        """Return the call that is timed, for a batch one that calls again and again."""
+        """Return the call that is timed, for some batches one that calls again and again."""
+        if len(requests) > 1 and isinstance(self.drafter, ExtendsInBatches):
+            return partial(self.drafter.extend_batch, requests, emitted)
         return one_or_all(self.drafter.extend, requests, emitted)
 
     def after_extend(self, requests: list[int], emitted: list[IntArray]) -> None:

@@ -3,6 +3,7 @@
 from .base import (
     DEFAULT_NAMESPACE,
     Drafter,
+    ExtendsInBatches,
     Feedback,
     RequestId,
     SendsProbes,
@@ -22,6 +23,7 @@ __all__ = [
     "ROOT",
     "CandidateTree",
     "Drafter",
+    "ExtendsInBatches",
     "Feedback",
     "RequestId",
     "SendsProbes",

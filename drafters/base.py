@@ -104,6 +104,26 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
+class ExtendsInBatches(Protocol):
+    """A drafter that takes the tokens of a step in one call: it costs less than one a request."""
+
+    def extend_batch(
+        self, request_ids: Sequence[RequestId], token_ids: Sequence[npt.ArrayLike]
+    ) -> None:
+        """Append committed tokens of several requests, as :meth:`Drafter.extend` does, in order.
+
+        Args:
+            request_ids: the requests, each once; for unknown ones nothing happens.
+            token_ids: of each request, ``(num_new,)`` integers.
+
+        Raises:
+            ValueError: not as many texts as requests, or one that ``extend`` would refuse; then
+                nothing is appended.
+        """
+        ...
+
+
+@runtime_checkable
 class TakesPrediction(Protocol):
     """A drafter that can be told what a request's output will probably be."""
 
@@ -217,6 +237,18 @@ def check_budget(max_nodes: int, max_depth: int) -> None:
     if max_nodes < 0 or max_depth < 0:
         raise ValueError(
             f"expected max_nodes >= 0 and max_depth >= 0, got {max_nodes} and {max_depth}"
+        )
+
+
+def check_texts(request_ids: Sequence[RequestId], token_ids: Sequence[npt.ArrayLike]) -> None:
+    """Check that an :meth:`ExtendsInBatches.extend_batch` call has one text a request.
+
+    Raises:
+        ValueError: it has not.
+    """
+    if len(token_ids) != len(request_ids):
+        raise ValueError(
+            f"expected tokens of {len(request_ids)} requests, got {len(token_ids)} texts"
         )
 
 

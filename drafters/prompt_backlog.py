@@ -53,6 +53,10 @@ class PromptBacklog:
         """Return whether a request's prompt is not indexed to its end."""
         return request_id in self._waiting
 
+    def __len__(self) -> int:
+        """Return how many requests' prompts are not indexed to their end."""
+        return len(self._waiting)
+
     def start(self, request_id: RequestId, prompt: IntArray) -> None:
         """Index a prompt as far as this step allows, and queue the rest."""
         if self._slice_tokens is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..drafters import (
     DEFAULT_NAMESPACE,
     CandidateTree,
     Drafter,
+    ExtendsInBatches,
     Feedback,
     RequestId,
     SendsProbes,
@@ -53,12 +55,14 @@ class DraftGuard:
         self._drafter = drafter
         self._vocab_size = vocab_size
         self._running: set[RequestId] = set()
-        self._deferred: dict[RequestId, list[int]] = {}  # committed, and not told yet
+        self._waiting: dict[RequestId, IntArray] = {}  # committed, and told in one call
+        self._deferred: dict[RequestId, list[int]] = {}  # committed, and told when it must be
         self.switched_off: set[RequestId] = set()
         self.num_faults = 0
         # A check against a protocol takes 10 us and more: too much for what is asked every step.
         self._wants_top_ids = drafter if isinstance(drafter, WantsTopIds) else None
         self._sends_probes = drafter if isinstance(drafter, SendsProbes) else None
+        self._in_batches = drafter if isinstance(drafter, ExtendsInBatches) else None
         if isinstance(drafter, TakesVocabSize):
             drafter.set_vocab_size(vocab_size)
 
@@ -77,6 +81,7 @@ class DraftGuard:
         drafter = self._drafter
         if drafter is None:
             return
+        self._tell(request_id)
         self._running.add(request_id)
         self._call(request_id, lambda: drafter.start(request_id, prompt_ids, namespace))
 
@@ -99,11 +104,19 @@ class DraftGuard:
                 self.switch_off(request_id, error)
 
     def extend(self, request_id: RequestId, token_ids: IntArray) -> None:
-        """Append committed tokens."""
+        """Append committed tokens.
+
+        A drafter that takes those of several requests in one call has them before it hears of the
+        request again or is asked for anything.
+        """
         drafter = self._drafter
-        if drafter is not None and request_id in self._running:
-            self._tell_deferred(request_id)
+        if drafter is None or request_id not in self._running:
+            return
+        self._tell(request_id)
+        if self._in_batches is None:
             self._call(request_id, lambda: drafter.extend(request_id, token_ids))
+        else:
+            self._waiting[request_id] = token_ids.copy()
 
     def defer(self, request_id: RequestId, token_ids: Sequence[int]) -> None:
         """Append committed tokens in some later call: several at once cost hardly more than one.
@@ -115,27 +128,27 @@ class DraftGuard:
         deferred = self._deferred.setdefault(request_id, [])
         deferred.extend(token_ids)
         if len(deferred) >= _MOST_DEFERRED:
-            self._tell_deferred(request_id)
+            self._tell(request_id)
 
     def observe(self, request_id: RequestId, tree: CandidateTree, feedback: Feedback) -> None:
         """Pass on what the target said."""
         drafter = self._drafter
         if drafter is not None and request_id in self._running:
-            self._tell_deferred(request_id)
+            self._tell(request_id)
             self._call(request_id, lambda: drafter.observe(request_id, tree, feedback))
 
     def truncate(self, request_id: RequestId, length: int) -> None:
         """Forget the tokens from position ``length`` on."""
         drafter = self._drafter
         if drafter is not None and request_id in self._running:
-            self._tell_deferred(request_id)
+            self._tell(request_id)
             self._call(request_id, lambda: drafter.truncate(request_id, length))
 
     def stop(self, request_id: RequestId) -> None:
         """End a request."""
         drafter = self._drafter
         if drafter is not None and request_id in self._running:
-            self._tell_deferred(request_id)
+            self._tell(request_id)
             self._call(request_id, lambda: drafter.stop(request_id))
             self._running.discard(request_id)
 
@@ -152,8 +165,9 @@ class DraftGuard:
         trees = [CandidateTree.empty()] * len(request_ids)
         if not max_nodes or not any(max_depths):
             return trees
+        self._tell_waiting()
         for request_id in request_ids if self._deferred else ():
-            self._tell_deferred(request_id)
+            self._tell(request_id)
         asked = [
             index
             for index, (request_id, depth) in enumerate(zip(request_ids, max_depths, strict=True))
@@ -196,7 +210,7 @@ class DraftGuard:
         for index, (request_id, depth) in enumerate(zip(request_ids, max_depths, strict=True)):
             if request_id not in self._running:
                 continue
-            self._tell_deferred(request_id)
+            self._tell(request_id)
             try:
                 one = drafter.add_probes([request_id], [trees[index]], max_nodes, [depth], costs)[0]
                 self._check(one, max_nodes, depth)
@@ -251,11 +265,27 @@ class DraftGuard:
             for node in range(tree.num_nodes):
                 draft.probs(node)  # raises where verification would
 
-    def _tell_deferred(self, request_id: RequestId) -> None:
-        drafter, token_ids = self._drafter, self._deferred.pop(request_id, None)
-        if drafter is not None and token_ids is not None:
-            tokens = np.array(token_ids, np.int32)
-            self._call(request_id, lambda: drafter.extend(request_id, tokens))
+    def _tell_waiting(self) -> None:
+        """Append what waits of all requests in one call."""
+        in_batches, waiting = self._in_batches, self._waiting
+        if in_batches is not None and len(waiting) > 1:
+            try:
+                in_batches.extend_batch(list(waiting), list(waiting.values()))
+            except Exception:
+                pass  # somebody in the batch is at fault: one by one we see who
+            else:
+                waiting.clear()
+        for request_id in list(waiting):
+            self._tell(request_id)
+
+    def _tell(self, request_id: RequestId) -> None:
+        """Append what a request has emitted and the drafter was not told yet."""
+        drafter = self._drafter
+        assert drafter is not None
+        for tokens in (self._waiting.pop(request_id, None), self._deferred.pop(request_id, None)):
+            if tokens is not None and request_id in self._running:
+                new = np.asarray(tokens, np.int32)
+                self._call(request_id, partial(drafter.extend, request_id, new))
 
     def _call(self, request_id: RequestId, action: Callable[[], None]) -> None:
         try:
@@ -267,6 +297,7 @@ class DraftGuard:
         """Stop a request because of a fault, and warn."""
         assert self._drafter is not None
         self._running.discard(request_id)
+        self._waiting.pop(request_id, None)
         self._deferred.pop(request_id, None)
         self.switched_off.add(request_id)
         self.num_faults += 1

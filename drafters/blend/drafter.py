@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ..base import (
     DEFAULT_NAMESPACE,
     Drafter,
+    ExtendsInBatches,
     Feedback,
     FloatArray64,
     RequestId,
@@ -28,6 +29,7 @@ from ..base import (
     WantsTopIds,
     as_token_ids,
     check_budget,
+    check_texts,
 )
 from ..tree import CandidateTree, IntArray
 from ..tree_batch import DraftsInBatches, TreeBatch
@@ -119,6 +121,7 @@ class BlendDrafter:
         self._wanting_top_ids = [s for s in self.sources if isinstance(s, WantsTopIds)]
         self._sending_probes = [s for s in self.sources if isinstance(s, SendsProbes)]
         self._in_batches = [s if isinstance(s, DraftsInBatches) else None for s in self.sources]
+        self._extending = [s if isinstance(s, ExtendsInBatches) else None for s in self.sources]
         self._num_cheap = len(sources)
         self._prices = [Price(self.config.memory, self.config.retry_period) for _ in fallbacks]
         self._clock = clock
@@ -187,12 +190,28 @@ class BlendDrafter:
     def extend(self, request_id: RequestId, token_ids: npt.ArrayLike) -> None:
         """Append committed tokens and compare them with what each source had promised."""
         tokens = as_token_ids(token_ids)
-        record = self._records.get(request_id)
-        if record is not None and tokens.size:
-            self._committed += tokens.size
-            self._settle(record, tokens)
+        self._settle(request_id, tokens)
         for source in self.sources:
             source.extend(request_id, tokens)
+
+    def extend_batch(
+        self, request_ids: Sequence[RequestId], token_ids: Sequence[npt.ArrayLike]
+    ) -> None:
+        """Append committed tokens of several requests; see :class:`ExtendsInBatches`.
+
+        Raises:
+            ValueError: not as many texts as requests, or one that :meth:`extend` would refuse.
+        """
+        check_texts(request_ids, token_ids)
+        texts = list(map(as_token_ids, token_ids))
+        for request_id, tokens in zip(request_ids, texts, strict=True):
+            self._settle(request_id, tokens)
+        for source, in_batches in zip(self.sources, self._extending, strict=True):
+            if in_batches is not None:
+                in_batches.extend_batch(request_ids, texts)
+                continue
+            for request_id, tokens in zip(request_ids, texts, strict=True):
+                source.extend(request_id, tokens)
 
     def propose(
         self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
@@ -320,8 +339,12 @@ class BlendDrafter:
         self._last_begin, self._committed = now, 0
         self._draft_seconds = [0.0] * len(self._prices)
 
-    def _settle(self, record: Record, tokens: IntArray) -> None:
-        """Compare the committed tokens with what each source last proposed."""
+    def _settle(self, request_id: RequestId, tokens: IntArray) -> None:
+        """Compare a request's committed tokens with what each source last proposed."""
+        record = self._records.get(request_id)
+        if record is None or not tokens.size:
+            return
+        self._committed += tokens.size
         if record.step is None:
             return
         memory, prior = self.config.memory, self.config.prior

@@ -12,13 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .._jit import compile_once, kernel, prefetch, u
-from . import _ingest_kernels as ingester
 from . import _place_kernels as placer
 from . import _pool_kernels as pool
 from . import _search_kernels as finder
 from . import _tree_kernels as grower
 from . import _weights as tables
-from ._ingest_kernels import append_all
 from ._place_kernels import weigh_places
 from ._pool_kernels import NONE, PLACE_FIELDS, FloatArray, IntArray, floats_of
 from ._search_kernels import ask_for_matches, follow_chains, keep_places
@@ -96,34 +94,30 @@ def _ask_for_tree(out: int, max_nodes: int, nodes: IntArray, probs: SingleArray)
 def draft(
     arena: IntArray,
     floats: FloatArray,
-    asked: IntArray,
+    asked_rows: IntArray,
     max_nodes: int,
     max_depth: int,
     nodes: IntArray,
     probs: SingleArray,
 ) -> None:
-    """Append what was committed, and draft a tree for each request of a batch.
+    """Draft a tree for each request of a batch.
 
     Args:
         arena: the pool, mutated. The rows keep the draft until the committed tokens come.
-        floats: as ``_weights`` lays them out; the calibration's counts are mutated, the places'
-            weights overwritten.
-        asked: int32: how many requests, their rows or -1, and behind them what was committed, as
-            ``append_all`` takes it.
+        floats: as ``_weights`` lays them out; the places' weights are overwritten.
+        asked_rows: ``(num_asked,)`` int32, the requests' rows or -1.
         max_nodes: most nodes of a tree.
         max_depth: the deepest level of the trees.
         nodes: ``(num_rows, 1 + 2 * room)`` int32, overwritten (``TreeBatch``).
         probs: ``(num_rows, room)`` float32, overwritten: path probabilities.
     """
-    room, num_asked = _offsets(arena)[2], int(asked[0])
-    if asked[u(1 + num_asked)] > 0:
-        append_all(arena, floats, asked, 1 + num_asked)
+    room, num_asked = _offsets(arena)[2], asked_rows.size
     for start in range(0, num_asked, finder.GROUP):
         num_requests = min(finder.GROUP, num_asked - start)
         for index in range(num_requests):
-            arena[u(room + index)] = asked[u(1 + start + index)]
-        if start == 0 and asked[1] != NONE:
-            _ask_ahead(arena, floats, int(asked[1]), 0)
+            arena[u(room + index)] = asked_rows[u(start + index)]
+        if start == 0 and asked_rows[0] != NONE:
+            _ask_ahead(arena, floats, int(asked_rows[0]), 0)
         follow_chains(arena, num_requests)
         # Backwards: a tree is grown in the room of its search, and of those behind, which are over.
         for index in range(num_requests - 1, -1, -1):
@@ -171,12 +165,12 @@ def draft_alone(
 
 def compile_kernels() -> tuple[Draft, DraftAlone]:
     """Compile the kernels that Python calls, for their one signature each, and return them."""
-    for module in (ingester, finder, placer, grower):
+    for module in (finder, placer, grower):
         module.compile_kernels()
     arrays, trees = "int32[::1], float64[::1], int32[::1]", "int32[:,::1], float32[:,::1]"
     callees = (follow_chains, keep_places, weigh_places, grow_tree)
     return (
-        compile_once(draft, f"void({arrays}, int64, int64, {trees})", calls=(append_all, *callees)),
+        compile_once(draft, f"void({arrays}, int64, int64, {trees})", calls=callees),
         compile_once(
             draft_alone, "void(int32[::1], int64, int64, int64, int64, int32[::1])", calls=callees
         ),

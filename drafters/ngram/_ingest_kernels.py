@@ -64,12 +64,18 @@ from ._pool_kernels import (
 from ._weights import COUNTS, KNOTS
 
 BLOCK = 32
-"""Tokens whose buckets are found at once; the room to work in holds those of a block."""
+"""Tokens whose buckets are found at once."""
+LANES = 4
+"""Blocks that wait at once, each of another request, until the heads of their chains are there. The
+room to work in holds them."""
+LINK, COUNT, BUCKETS = 0, 1, 2
+"""A lane: the link to its block's first token, how many tokens that has, and from here on their
+buckets."""
 ASKED_DRAFT = 64
 """How far a draft is asked for ahead: sixteen nodes."""
 
 IngestAlone = Callable[[IntArray, int, IntArray], None]
-IngestAll = Callable[[IntArray, FloatArray, IntArray, int], None]
+IngestAll = Callable[[IntArray, IntArray, int], None]
 
 
 @kernel
@@ -175,7 +181,7 @@ def _settle(
 
 @kernel
 def _find_buckets(
-    arena: IntArray, pages: int, heads: int, request: int, slot: int, count: int, room: int
+    arena: IntArray, pages: int, heads: int, request: int, slot: int, count: int, buckets: int
 ) -> None:
     """Find the bucket of every k-gram that ends in a block of tokens, and ask for its chain's head.
 
@@ -186,7 +192,7 @@ def _find_buckets(
         request: where the request's fields begin.
         slot: where the block begins, in one page; the tokens are there.
         count: how many there are.
-        room: where the buckets are written, token by token, level by level; -1 for no k-gram.
+        buckets: where they are written, token by token, level by level; -1 for no k-gram.
     """
     mask = (1 << int(arena[u(PAGE_BITS)])) - 1
     num_levels, max_run = int(arena[u(NUM_LEVELS)]), int(arena[u(MAX_MATCH)])
@@ -216,16 +222,84 @@ def _find_buckets(
                         bucket -= half
                     prefetch(arena, u(heads + bucket * num_levels + level))
                 run = min(run + 1, max_run)
-            arena[u(room + (at - slot) * num_levels + level)] = bucket
+            arena[u(buckets + (at - slot) * num_levels + level)] = bucket
         arena[u(request + FIRST_HASH + level)] = value
     arena[u(request + RUN)] = run
 
 
 @kernel
+def _write_block(
+    arena: IntArray, request: int, page: int, used: int, new: IntArray, begin: int, count: int,
+    lane: int,
+) -> None:  # fmt: skip
+    """Write a block of tokens behind a request's last, and ask for the heads of their chains.
+
+    Args:
+        arena: the pool, mutated.
+        request: where the request's fields begin.
+        page: its last page, which has room for the block.
+        used: how many tokens are in it.
+        new: int32, among others the tokens.
+        begin: where in ``new`` they begin.
+        count: how many they are, at most ``BLOCK``.
+        lane: where the block waits to be entered; nothing waits there.
+    """
+    _, heads, pages, _, _ = _offsets(arena)
+    fields = pages + page * PAGE_FIELDS
+    slot = (page << int(arena[u(PAGE_BITS)])) + used
+    for i in range(count):
+        arena[u(HEADER_SIZE + slot + i)] = new[u(begin + i)]
+    arena[u(fields + USED)] = used + count
+    arena[u(lane + LINK)] = (int(arena[u(fields + GENERATION)]) << int(arena[u(SLOT_BITS)])) | slot
+    arena[u(lane + COUNT)] = count
+    _find_buckets(arena, pages, heads, request, slot, count, lane + BUCKETS)
+
+
+@kernel
+def _enter_block(arena: IntArray, lane: int) -> None:
+    """Enter the tokens of the block that waits in a lane, if any, into the chain of every level."""
+    links, heads, _, _, _ = _offsets(arena)
+    num_levels, link = int(arena[u(NUM_LEVELS)]), int(arena[u(lane + LINK)])
+    slot = link & ((1 << int(arena[u(SLOT_BITS)])) - 1)
+    for i in range(int(arena[u(lane + COUNT)])):
+        for level in range(num_levels):
+            bucket = int(arena[u(lane + BUCKETS + i * num_levels + level)])
+            place = links + (slot + i) * num_levels + level
+            if bucket == NONE:
+                arena[u(place)] = 0
+            else:
+                head = heads + bucket * num_levels + level
+                arena[u(place)] = arena[u(head)]
+                arena[u(head)] = link + i
+    arena[u(lane + COUNT)] = 0
+
+
+@kernel
+def _lane(arena: IntArray, turn: int) -> int:
+    """Return where the lane of a turn begins; that of ``LANES`` turns before is the same."""
+    room = int(arena[u(ROOM_AT)]) << LINE_BITS
+    return room + turn % LANES * (BUCKETS + BLOCK * int(arena[u(NUM_LEVELS)]))
+
+
+@kernel
+def _clear_lanes(arena: IntArray) -> None:
+    """Make all lanes empty."""
+    for turn in range(LANES):
+        arena[u(_lane(arena, turn) + COUNT)] = 0
+
+
+@kernel
+def _enter_waiting(arena: IntArray, turn: int) -> None:
+    """Enter all blocks that wait up to a turn, the oldest first."""
+    for earlier in range(turn + 1, turn + 1 + LANES):
+        _enter_block(arena, _lane(arena, earlier))
+
+
+@kernel
 def _append(
-    arena: IntArray, floats: FloatArray, row: int, new: IntArray, begin: int, stop: int
+    arena: IntArray, floats: FloatArray, row: int, new: IntArray, begin: int, stop: int, turn: int
 ) -> None:
-    """Append committed tokens to a request, and enter each into the chain of every level.
+    """Append committed tokens to a request; the last block waits to be entered into its chains.
 
     Args:
         arena: the pool, mutated.
@@ -234,20 +308,22 @@ def _append(
         new: int32, among others the tokens.
         begin: where in ``new`` they begin.
         stop: where they end.
+        turn: how many requests were appended to before in this call.
     """
-    links, heads, pages, rows, drafts = _offsets(arena)
-    request = rows + row * ROW_FIELDS
-    num_levels, room = int(arena[u(NUM_LEVELS)]), int(arena[u(ROOM_AT)]) << LINE_BITS
-    page_bits, link_bits = int(arena[u(PAGE_BITS)]), int(arena[u(SLOT_BITS)])
-    page = int(arena[u(request + LAST_PAGE)])
+    _, heads, pages, rows, drafts = _offsets(arena)
+    request, lane = rows + row * ROW_FIELDS, _lane(arena, turn)
+    page_bits, page = int(arena[u(PAGE_BITS)]), int(arena[u(request + LAST_PAGE)])
     used = 1 << page_bits  # full: the first token opens a page
     if page != NONE and arena[u(pages + page * PAGE_FIELDS + SEALED)] == 0:
         used = int(arena[u(pages + page * PAGE_FIELDS + USED)])
     length, clock, size = int(arena[u(request + LENGTH)]), int(arena[u(CLOCK)]), stop - begin
     arena[u(request + LENGTH)] = length + size
     arena[u(CLOCK)] = (clock + size) & MAX_CLOCK
+    _enter_block(arena, lane)
     done = 0
     while done < size:
+        if done > 0 or used >> page_bits:
+            _enter_waiting(arena, turn)  # before there are more buckets
         if used >> page_bits:
             page = take_page(arena, pages, request, length + done)
             if page == NONE:
@@ -258,32 +334,19 @@ def _append(
             if arena[u(request + RUN)] == NONE:
                 start_hashes(arena, pages, request)
         count = min(min(size - done, (1 << page_bits) - used), BLOCK)
-        slot = (page << page_bits) + used
-        for i in range(count):
-            arena[u(HEADER_SIZE + slot + i)] = new[u(begin + done + i)]
-        _find_buckets(arena, pages, heads, request, slot, count, room)
-        if done == 0 and arena[u(request + DRAFT_SIZE)] > 0:  # while the buckets are fetched
+        _write_block(arena, request, page, used, new, begin + done, count, lane)
+        if done == 0 and arena[u(request + DRAFT_SIZE)] > 0:  # while the heads are fetched
             _settle(arena, floats, request, drafts + row * DRAFT_ROOM, new, begin, size)
-        link = (int(arena[u(pages + page * PAGE_FIELDS + GENERATION)]) << link_bits) | slot
-        for i in range(count):
-            for level in range(num_levels):
-                bucket = int(arena[u(room + i * num_levels + level)])
-                place = links + (slot + i) * num_levels + level
-                if bucket == NONE:
-                    arena[u(place)] = 0
-                else:
-                    head = heads + bucket * num_levels + level
-                    arena[u(place)] = arena[u(head)]
-                    arena[u(head)] = link + i
         used += count
         done += count
-        arena[u(pages + page * PAGE_FIELDS + USED)] = used
 
 
 @kernel
 def append_alone(arena: IntArray, row: int, new: IntArray) -> None:
     """Append committed tokens, ``(num_new,)`` int32, to one request, as ``append_all`` does."""
-    _append(arena, floats_of(arena), row, new, 0, new.size)
+    _clear_lanes(arena)
+    _append(arena, floats_of(arena), row, new, 0, new.size, 0)
+    _enter_waiting(arena, 0)
 
 
 @kernel
@@ -313,36 +376,35 @@ def _ask_for_end(arena: IntArray, row: int) -> None:
 
 
 @kernel
-def append_all(arena: IntArray, floats: FloatArray, new: IntArray, at: int) -> None:
+def append_all(arena: IntArray, new: IntArray, num_requests: int) -> None:
     """Append committed tokens to several requests, in order.
 
     Args:
         arena: the pool, mutated.
-        floats: as ``_weights`` lays them out; the calibration's counts are mutated.
-        new: int32; from ``at`` on how many requests, their rows, how many tokens each gets, and all
-            the tokens.
-        at: where in ``new`` that begins.
+        new: int32: the requests' rows, or -1; how many tokens each gets; all the tokens.
+        num_requests: how many requests there are.
     """
-    num_requests = int(new[u(at)])
-    rows = at + 1
-    sizes = rows + num_requests
-    begin = sizes + num_requests
+    floats, begin, turn = floats_of(arena), 2 * num_requests, 0
+    _clear_lanes(arena)
     for i in range(num_requests):
-        if i + 2 < num_requests:
-            _ask_for_row(arena, int(new[u(rows + i + 2)]))
-        if i + 1 < num_requests:
-            _ask_for_end(arena, int(new[u(rows + i + 1)]))
-        stop = begin + int(new[u(sizes + i)])
-        _append(arena, floats, int(new[u(rows + i)]), new, begin, stop)
+        if i + 2 < num_requests and new[u(i + 2)] != NONE:
+            _ask_for_row(arena, int(new[u(i + 2)]))
+        if i + 1 < num_requests and new[u(i + 1)] != NONE:
+            _ask_for_end(arena, int(new[u(i + 1)]))
+        row, stop = int(new[u(i)]), begin + int(new[u(num_requests + i)])
+        if row != NONE:
+            _append(arena, floats, row, new, begin, stop, turn)
+            turn += 1
         begin = stop
+    _enter_waiting(arena, turn - 1)
 
 
 def compile_kernels() -> tuple[IngestAlone, IngestAll]:
     """Compile the kernels that Python and others call, and return them."""
-    arrays = "int32[::1], float64[::1]"
     callees = (take_page, add_buckets, start_hashes)
-    compile_once(_append, f"void({arrays}, int64, int32[::1], int64, int64)", calls=callees)
+    arrays = "int32[::1], float64[::1], int64, int32[::1]"
+    compile_once(_append, f"void({arrays}, int64, int64, int64)", calls=callees)
     return (
         compile_once(append_alone, "void(int32[::1], int64, int32[::1])", calls=(_append,)),
-        compile_once(append_all, f"void({arrays}, int32[::1], int64)", calls=(_append,)),
+        compile_once(append_all, "void(int32[::1], int32[::1], int64)", calls=(_append,)),
     )

@@ -35,6 +35,8 @@ GOING = GROUP
 SEARCHES = GOING + GROUP * MAX_CHAINS
 """Where in the room the requests' parts begin; behind them trees are grown."""
 
+BESIDE = 4
+"""Tokens on both sides of a place that are asked for with it."""
 SURE_MATCH, GOOD_MATCH, MOST_WEAK = 16, 6, 4
 """Where a chain of at least so many tokens leads anywhere, the others are followed for MOST_WEAK
 places. Where at least GOOD_MATCH tokens agree, so many are kept of the weak places: those where
@@ -117,7 +119,8 @@ def _enter(arena: IntArray, row: int, chains: int, going: int) -> int:
         if link:
             slot = link & slot_mask
             prefetch(arena, u(links + slot * num_levels))
-            prefetch(arena, u(HEADER_SIZE + slot))
+            prefetch(arena, u(HEADER_SIZE + slot - BESIDE))
+            prefetch(arena, u(HEADER_SIZE + slot + BESIDE))
             prefetch(arena, u(pages + (slot >> page_bits) * PAGE_FIELDS))
             arena[u(stop + NEXT_LINK)] = link
             arena[u(stop + LEVEL)] = level
@@ -197,7 +200,8 @@ def follow_chains(arena: IntArray, num_requests: int) -> None:
             elif link and met + 1 < arena[u(chain + MET_LIMIT)]:
                 slot = link & slot_mask
                 prefetch(arena, u(links + slot * num_levels))
-                prefetch(arena, u(HEADER_SIZE + slot))
+                prefetch(arena, u(HEADER_SIZE + slot - BESIDE))
+                prefetch(arena, u(HEADER_SIZE + slot + BESIDE))
                 prefetch(arena, u(pages + (slot >> page_bits) * PAGE_FIELDS))
                 arena[u(chain + NEXT_LINK)] = link
                 arena[u(kept)] = chain

@@ -60,7 +60,10 @@ def new_arena(config: NgramConfig) -> Arena:
         (pool.ROWS_AT, num_rows * pool.ROW_FIELDS),
         (
             pool.ROOM_AT,
-            max(ingester.BLOCK * num_levels, searches + max_groups * grower.GROUP_FIELDS),
+            max(
+                ingester.LANES * (ingester.BUCKETS + ingester.BLOCK * num_levels),
+                searches + max_groups * grower.GROUP_FIELDS,
+            ),
         ),
         (pool.DRAFTS_AT, num_rows * pool.DRAFT_ROOM),
         (pool.PLACES_AT, num_rows * config.max_places * pool.PLACE_FIELDS),

@@ -14,11 +14,20 @@ on how much text is kept, except by cache misses.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..base import DEFAULT_NAMESPACE, Feedback, RequestId, as_token_ids, check_budget, check_length
+from ..base import (
+    DEFAULT_NAMESPACE,
+    Feedback,
+    RequestId,
+    as_token_ids,
+    check_budget,
+    check_length,
+    check_texts,
+)
 from ..prompt_backlog import PromptBacklog
 from ..tree import CandidateTree, IntArray
 from ..tree_batch import TreeBatch, new_tree, set_source
@@ -31,9 +40,6 @@ from .arena import calibration_within, new_arena
 from .config import NgramConfig
 
 _DRAFTS_A_REFIT = drafting.TREES_ALONE  # so that new room and a refit come together
-_MOST_NEW, _MOST_LATER = 256, 32
-"""Requests, and tokens of each, that wait for the next proposal at most: a millisecond's work."""
-_NO_TOKENS = np.zeros(0, np.int32)
 _MIN_SPACES = 1024
 """Namespaces known at which those without text are forgotten."""
 
@@ -62,10 +68,8 @@ class NgramDrafter:
         self._pages, self._rows, self._drafts = memory.pages, memory.rows, memory.drafts
         self._calibration = calibration_within(self._floats)
         self._drafts_until_refit = _DRAFTS_A_REFIT
-        self._new: dict[int, IntArray] = {}  # rows, and the tokens that are not taken in yet
-        # How many requests were asked for last, their rows, and that no tokens wait behind them:
-        self._batch = np.zeros(2, np.int32)
-        self._batch_ids: list[RequestId] | None = None  # and their ids, while they still run
+        self._batch = np.empty(0, np.int32)  # the rows of the last batch
+        self._batch_ids: list[RequestId] | None = None  # and its ids, while they still run
         self._row_of: dict[RequestId, int] = {}
         # Room for the trees of requests that are asked for alone, and its next row. None is made
         # where prompts are indexed in slices.
@@ -75,7 +79,6 @@ class NgramDrafter:
         self._room_nodes = 0
         self._backlog = PromptBacklog(self.config.slice_tokens, self._append)
         self._in_slices = self.config.slice_tokens is not None
-        self._at_once = not self._in_slices  # whether tokens are taken in when they are committed
         self._free_rows = list(range(len(self._rows)))[::-1]
         self._spaces: dict[str, int] = {}
         self._max_spaces = _MIN_SPACES
@@ -100,7 +103,6 @@ class NgramDrafter:
         """
         prompt = as_token_ids(prompt_ids)
         self.stop(request_id)
-        self._catch_up()
         if not self._free_rows:
             return  # one more than may run: it goes without drafts
         row = self._free_rows.pop()
@@ -123,15 +125,36 @@ class NgramDrafter:
         if row is None:
             return
         tokens = as_token_ids(token_ids)
-        if self._at_once:
-            self._ingest(self._arena, row, tokens)
-        elif self._in_slices:
+        if self._in_slices:
             self._backlog.extend(request_id, tokens)
-        elif tokens.size <= _MOST_LATER and row not in self._new and len(self._new) < _MOST_NEW:
-            self._new[row] = tokens.copy()  # for a batch, one call instead of many
         else:
-            self._catch_up()
             self._ingest(self._arena, row, tokens)
+
+    def extend_batch(
+        self, request_ids: Sequence[RequestId], token_ids: Sequence[npt.ArrayLike]
+    ) -> None:
+        """Append committed tokens of several requests, as :meth:`extend` does, in one call.
+
+        Args:
+            request_ids: the requests, each once.
+            token_ids: of each, ``(num_new,)`` integers.
+
+        Raises:
+            ValueError: not as many texts as requests, or one that :meth:`extend` would refuse; then
+                nothing is appended.
+        """
+        check_texts(request_ids, token_ids)
+        if self._in_slices and self._backlog:
+            arrays = list(map(as_token_ids, token_ids))
+            for request_id, tokens in zip(request_ids, arrays, strict=True):
+                self.extend(request_id, tokens)
+            return
+        rows = self._rows_of(request_ids)
+        try:
+            packed = _joined(rows, token_ids)
+        except (TypeError, ValueError):  # not all of them are one-dimensional int32 arrays
+            packed = _joined(rows, list(map(as_token_ids, token_ids)))
+        self._ingest_all(self._arena, packed, rows.size)
 
     def propose(
         self, request_ids: Sequence[RequestId], max_nodes: int, max_depth: int
@@ -144,9 +167,6 @@ class NgramDrafter:
         if len(request_ids) == 1 and 0 < max_nodes <= self._room_nodes and max_depth > 0:
             row = self._row_of.get(request_ids[0])
             if row is not None:
-                if not self._at_once:
-                    self._at_once = True
-                    self._catch_up()
                 out = self._next_tree
                 if out == drafting.TREES_ALONE:
                     self._renew_room(max_nodes)
@@ -172,7 +192,6 @@ class NgramDrafter:
         self._cells = np.empty(drafting.TREES_ALONE * (1 + 3 * self._room_nodes), np.int32)
         self._room = TreeBatch.within(self._cells, drafting.TREES_ALONE)
         self._next_tree = 0
-        self._catch_up()
         self._calibration.refit()
 
     def draft_batch(
@@ -185,24 +204,18 @@ class NgramDrafter:
             max_depth: the deepest level, at least 1.
             batch: overwritten; its room, at least one node a tree, is the most that a tree takes.
         """
-        if request_ids != self._batch_ids:
-            row_of = self._row_of
-            self._batch_ids = list(request_ids)
-            rows = [row_of.get(i, pool.NONE) for i in request_ids]
-            self._batch = np.array([len(rows), *rows, 0], np.int32)
+        rows = self._rows_of(request_ids)
         if self._in_slices:
             self._backlog.begin_step()
-            self._batch_ids = None
-            self._batch[1:-1][[i in self._backlog for i in request_ids]] = pool.NONE
+            if self._backlog:
+                rows = rows.copy()
+                rows[[i in self._backlog for i in request_ids]] = pool.NONE
         self._drafts_until_refit -= len(request_ids)
         if self._drafts_until_refit < 0:
-            self._catch_up()
             self._calibration.refit()
             self._drafts_until_refit = _DRAFTS_A_REFIT
-        arena, floats, room = self._arena, self._floats, batch.probs.shape[1]
-        asked = self._pack_new(self._batch[:-1]) if self._new else self._batch
-        self._draft(arena, floats, asked, room, max_depth, batch.nodes, batch.probs)
-        self._at_once = len(request_ids) == 1 and not self._in_slices
+        room = batch.probs.shape[1]
+        self._draft(self._arena, self._floats, rows, room, max_depth, batch.nodes, batch.probs)
 
     def propose_after(
         self, request_id: RequestId, next_ids: Sequence[int], max_nodes: int, max_depth: int
@@ -219,7 +232,6 @@ class NgramDrafter:
             ValueError: a limit is negative.
         """
         check_budget(max_nodes, max_depth)
-        self._catch_up()
         row = self._row_of.get(request_id)
         if row is None or request_id in self._backlog or max_nodes == 0 or max_depth == 0:
             return [CandidateTree.empty()] * len(next_ids)
@@ -253,7 +265,6 @@ class NgramDrafter:
         row = self._row_of.get(request_id)
         if row is not None:
             self._backlog.finish(request_id)
-            self._catch_up()
             pool.truncate(self._arena, row, length)
 
     def stop(self, request_id: RequestId) -> None:
@@ -262,28 +273,19 @@ class NgramDrafter:
         row = self._row_of.pop(request_id, None)
         if row is not None:
             self._batch_ids = None
-            self._catch_up()
             pool.release(self._arena, row)
             self._free_rows.append(row)
 
     def _append(self, request_id: RequestId, tokens: IntArray, is_output: bool) -> None:
         """Index tokens of a request; its row knows where the prompt ends."""
-        self._catch_up()
         self._ingest(self._arena, self._row_of[request_id], tokens)
 
-    def _catch_up(self) -> None:
-        """Take in all tokens that were left for later."""
-        if self._new:
-            self._ingest_all(self._arena, self._floats, self._pack_new(_NO_TOKENS), 0)
-
-    def _pack_new(self, head: IntArray) -> IntArray:
-        """Return ``head`` and, behind it, the tokens left for later as the kernels take them."""
-        new = self._new
-        sizes = [tokens.size for tokens in new.values()]
-        numbers = np.array([len(new), *new, *sizes], np.int32)
-        packed = np.concatenate((head, numbers, *new.values()))
-        new.clear()
-        return packed
+    def _rows_of(self, request_ids: Sequence[RequestId]) -> IntArray:
+        """Return the rows of a batch, -1 for unknown requests; not to be written to."""
+        if request_ids != self._batch_ids:
+            self._batch_ids = list(request_ids)
+            self._batch = np.array([self._row_of.get(i, pool.NONE) for i in request_ids], np.int32)
+        return self._batch
 
     def _space_of(self, namespace: str) -> int:
         """Return the number of a namespace; one without any text left may get a new one."""
@@ -297,3 +299,9 @@ class NgramDrafter:
             self._last_space += 1
             space = self._spaces[namespace] = self._last_space
         return space
+
+
+def _joined(rows: IntArray, texts: Sequence[Any]) -> IntArray:
+    """Return rows, sizes of their texts and texts in one array; all must be int32 already."""
+    sizes = np.fromiter(map(len, texts), np.int32, rows.size)
+    return np.concatenate((rows, sizes, *texts), dtype=np.int32, casting="no")

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,6 +120,39 @@ def test_the_source_that_is_right_gets_the_nodes() -> None:
     assert blend.propose(["a"], 4, 4)[0].token_ids.tolist() == [1, 2, 3, 4]
     blend.start("b", [5])  # another request starts without that record
     assert blend.propose(["b"], 4, 4)[0].token_ids.tolist() == [7, 8, 9, 10]
+
+
+class InBatches(Scripted):
+    def extend_batch(
+        self, request_ids: Sequence[object], token_ids: Sequence[npt.ArrayLike]
+    ) -> None:
+        for request_id, tokens in zip(request_ids, token_ids, strict=True):
+            self.extend(request_id, np.asarray(tokens).tolist())
+
+
+def test_several_requests_are_extended_as_each_in_turn() -> None:
+    wrong, right = CandidateTree.from_chain([7], [0.8]), CandidateTree.from_chain([1], [0.4])
+    blends = [BlendDrafter([Scripted(wrong), InBatches(right)]) for _ in range(2)]
+    for blend in blends:
+        for request_id in ("a", "b"):
+            blend.start(request_id, [5])
+    for _ in range(12):
+        for blend in blends:
+            blend.propose(["a", "b"], 4, 4)
+        blends[0].extend_batch(["b", "x", "a"], [[7, 5], [9], [1, 2]])
+        for request_id, tokens in (("b", [7, 5]), ("x", [9]), ("a", [1, 2])):
+            blends[1].extend(request_id, tokens)
+    for source, other in zip(blends[0].sources, blends[1].sources, strict=True):
+        assert isinstance(source, Scripted)
+        assert isinstance(other, Scripted)
+        assert source.texts == other.texts
+        assert source.texts["a"] == [5] + [1, 2] * 12
+    one, two = (blend.propose(["a", "b"], 4, 4) for blend in blends)
+    assert [tree.token_ids.tolist() for tree in one] == [[1, 7], [7, 1]]
+    for tree, other_tree in zip(one, two, strict=True):
+        assert tree.probs.tolist() == other_tree.probs.tolist()
+    with pytest.raises(ValueError, match="expected tokens of 2 requests, got 1 texts"):
+        blends[0].extend_batch(["a", "b"], [[1]])
 
 
 def test_an_idle_source_is_asked_rarely_but_learns_and_comes_back() -> None:

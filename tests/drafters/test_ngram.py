@@ -342,18 +342,62 @@ def test_tokens_that_wait_for_a_batch_are_those_that_were_committed() -> None:
     assert chain_of(drafter, "b")[:3] == [4, 7, 3]
 
 
-def test_any_number_of_requests_and_tokens_may_wait_for_a_batch() -> None:
+def test_extends_any_number_of_requests_in_one_call() -> None:
     drafter = NgramDrafter(NgramConfig(capacity=1 << 16, page_size=8))
     ids = list(range(300))
     for request_id in ids:
         drafter.start(request_id, [])
-    drafter.propose(ids, 2, 2)
-    for request_id in ids:
-        first = 1000 * request_id
-        drafter.extend(request_id, np.arange(first, first + 2 + request_id % 50))
-        drafter.extend(request_id, [first])
+    texts = [np.arange(1000 * i, 1000 * i + 2 + i % 50, dtype=np.int32) for i in ids]
+    drafter.extend_batch(ids, texts)
+    drafter.extend_batch(ids, [[1000 * i] for i in ids])
     for request_id, tree in zip(ids, drafter.propose(ids, 1, 1), strict=True):
         assert tree.token_ids.tolist() == [1000 * request_id + 1]
+
+
+ROUNDS = st.lists(
+    st.lists(
+        st.tuples(
+            st.integers(0, 6),
+            st.lists(st.integers(-1, 3), max_size=9).map(lambda tokens: tokens * 5)
+            | st.lists(st.integers(-1, 3), max_size=4),
+        ),
+        max_size=7,
+        unique_by=lambda item: item[0],
+    ),
+    max_size=8,
+)
+
+
+@MANY
+@given(rounds=ROUNDS, num_pages=st.integers(1, 24), slices=st.sampled_from([None, 8]))
+def test_a_call_for_several_requests_leaves_what_calls_in_turn_leave(
+    rounds: list[list[tuple[int, list[int]]]], num_pages: int, slices: int | None
+) -> None:
+    config = NgramConfig(capacity=8 * num_pages, page_size=8, max_requests=6, slice_tokens=slices)
+    together, in_turn = NgramDrafter(config), NgramDrafter(config)
+    for drafter in (together, in_turn):
+        for request_id in range(6):
+            drafter.start(request_id, [0, 1, 2, 0, 1] * request_id, "xy"[request_id % 2])
+    for texts in rounds:
+        ids = [request_id for request_id, _ in texts]
+        together.extend_batch(ids, [np.array(tokens, np.int32) for _, tokens in texts])
+        for request_id, tokens in texts:
+            in_turn.extend(request_id, tokens)
+        for drafter in (together, in_turn):
+            drafter.propose(ids, 6, 4)
+        kept = int(together._arena[pool.ROOM_AT]) << pool.LINE_BITS
+        assert np.array_equal(together._arena[:kept], in_turn._arena[:kept])
+
+
+def test_a_call_for_several_requests_appends_all_or_nothing() -> None:
+    drafter = NgramDrafter(SMALL)
+    for request_id in ("a", "b"):
+        drafter.start(request_id, [1, 2, 3])
+    before = drafter._arena.copy()
+    for wrong in ([[1]], [[1], [1.5]], [[1], [[1]]], [[1], [1 << 40]]):
+        with pytest.raises(ValueError, match="expected"):
+            drafter.extend_batch(["a", "b"], wrong)
+        assert np.array_equal(drafter._arena, before)
 
 
 @MANY

@@ -17,6 +17,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from freedraft import CandidateTree, Drafter
+from freedraft.drafters import ExtendsInBatches
 from freedraft.drafters.blend import BlendDrafter
 from freedraft.drafters.edit import EditDrafter
 from freedraft.drafters.ngram import NgramConfig, NgramDrafter
@@ -79,6 +80,17 @@ class Operations(RuleBasedStateMachine):
         if request in self.texts:
             self.texts[request] += tokens
             self.seen[self.namespace_of[request]] |= set(tokens)
+
+    @rule(texts=st.lists(st.tuples(IDS, SYMBOLS), max_size=5, unique_by=lambda text: text[0]))
+    def extend_batch(self, texts: list[tuple[int, list[int]]]) -> None:
+        if not isinstance(self.drafter, ExtendsInBatches):
+            return
+        told = [(i, shifted(symbols, self.namespace_of.get(i, 0))) for i, symbols in texts]
+        self.drafter.extend_batch([i for i, _ in told], [tokens for _, tokens in told])
+        for request, tokens in told:
+            if request in self.texts:
+                self.texts[request] += tokens
+                self.seen[self.namespace_of[request]] |= set(tokens)
 
     @rule(request=IDS, length=st.integers(0, 40))
     def truncate(self, request: int, length: int) -> None:

@@ -108,6 +108,77 @@ def test_deferred_tokens_are_told_together_before_anything_else() -> None:
     ]
 
 
+class BatchListener(Listener):
+    """Also takes the tokens of several requests in one call, if none of them is 13."""
+
+    def extend_batch(
+        self, request_ids: Sequence[object], token_ids: Sequence[npt.ArrayLike]
+    ) -> None:
+        texts = [np.asarray(text).tolist() for text in token_ids]
+        self.heard.append(("batch", None, [token for text in texts for token in text]))
+        for request_id, text in zip(request_ids, texts, strict=True):
+            self.extend(request_id, text)
+
+    def extend(self, request_id: object, token_ids: npt.ArrayLike) -> None:
+        if 13 in np.asarray(token_ids).tolist():
+            raise ValueError("unlucky")
+        super().extend(request_id, token_ids)
+
+
+def test_a_steps_tokens_are_told_in_one_call_before_the_next_proposal() -> None:
+    drafter = BatchListener()
+    guard = DraftGuard(drafter, 64)
+    for request_id in ("a", "b", "c"):
+        guard.start(request_id, [1])
+    own = tokens(2, 3)
+    guard.extend("a", own)
+    own[:] = 60  # the caller's array may change
+    guard.extend("b", tokens(4))
+    assert drafter.heard == []
+    guard.propose(["b", "a"], 8, [4, 4])
+    assert drafter.heard[:3] == [("batch", None, [2, 3, 4]), ("extend", "a", [2, 3]),
+        ("extend", "b", [4])]  # fmt: skip
+    drafter.heard.clear()
+    guard.extend("a", tokens(5))
+    guard.extend("b", tokens(6))
+    guard.observe("a", CandidateTree.empty(), Feedback(tokens(8), tokens(), tokens(8)))
+    guard.extend("b", tokens(7))
+    guard.truncate("b", 3)
+    guard.extend("c", tokens(8))
+    guard.start("c", [1])  # the tokens were the earlier request's
+    guard.extend("a", tokens(9))
+    guard.stop("a")
+    guard.propose(["b"], 8, [4])
+    assert drafter.heard == [
+        ("extend", "a", [5]),
+        ("observe", "a", []),
+        ("extend", "b", [6]),
+        ("extend", "b", [7]),
+        ("truncate", "b", [3]),
+        ("extend", "c", [8]),
+        ("extend", "a", [9]),
+        ("stop", "a", []),
+        ("propose", "b", []),
+    ]
+
+
+def test_a_fault_among_several_texts_costs_one_request_its_drafts() -> None:
+    drafter = BatchListener()
+    guard = DraftGuard(drafter, 64)
+    for request_id in ("a", "b"):
+        guard.start(request_id, [1])
+    guard.extend("a", tokens(13))
+    guard.defer("a", [2])
+    guard.extend("b", tokens(4))
+    with pytest.warns(RuntimeWarning, match="unlucky"):
+        guard.propose(["a", "b"], 8, [4, 4])
+    assert guard.switched_off == {"a"}
+    assert guard.num_faults == 1
+    assert ("extend", "b", [4]) in drafter.heard
+    assert ("propose", "b", []) in drafter.heard
+    assert not [told for told in drafter.heard if told[:2] == ("extend", "a")]
+
+
 def test_deferred_tokens_do_not_pile_up_and_die_with_a_fault() -> None:
     drafter = Listener()
     guard = DraftGuard(drafter, 64)

@@ -69,7 +69,9 @@ MAX_DRAFT."""
 PLACE_FIELDS = 6
 """A place that a search found: see ``_search_kernels``."""
 
-MIN_BUCKETS, BUCKETS_A_TOKEN = 1 << 14, 2
+MIN_BUCKETS, TOKENS_A_BUCKET = 1 << 14, 2
+"""The smaller the table, the fewer of its parts are not in the caches. Text repeats itself, so that
+chains hold hardly more of other k-grams than with four times as many buckets."""
 
 NONE = -1
 MAX_CLOCK = 2**31 - 1
@@ -191,7 +193,7 @@ def add_buckets(arena: IntArray, heads: int) -> None:
     Bucket ``b`` splits off ``b + HALF``, which begins with the same chain: no growth takes long.
     """
     num_levels = int(arena[NUM_LEVELS])
-    wanted = BUCKETS_A_TOKEN * (int(arena[FRESH_PAGE]) << int(arena[PAGE_BITS]))
+    wanted = (int(arena[FRESH_PAGE]) << int(arena[PAGE_BITS])) // TOKENS_A_BUCKET
     most = min(1 << int(arena[BUCKET_BITS]), wanted)
     half = int(arena[HALF])
     for bucket in range(int(arena[NUM_BUCKETS]), most):

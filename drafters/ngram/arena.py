@@ -42,7 +42,7 @@ def new_arena(config: NgramConfig) -> Arena:
     num_slots = num_pages * config.page_size
     num_levels = len(config.levels)
     num_rows = min(config.max_requests, num_pages)
-    bucket_bits = num_slots.bit_length() - 1  # a bucket for one or two tokens
+    bucket_bits = max(num_slots // pool.TOKENS_A_BUCKET, 1).bit_length() - 1
     num_visits = sum(config.max_visits) + config.max_skip_visits * num_levels
     search_size = _whole_lines(finder.MET + num_visits)
     searches = finder.SEARCHES + finder.GROUP * search_size

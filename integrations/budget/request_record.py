@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from ...drafters import ROOT, CandidateTree
 
-# What a request's record begins with: of so many promised tokens so many came true.
-_PRIOR_EXPECTED, _PRIOR_ACCEPTED = 4.0, 2.0
+# Tokens promised that all came true: with so many a record begins, since drafters are calibrated,
+# and so many stay in it whatever happens.
+_FIRST_TOKENS, _LEAST_TOKENS = 6.0, 2.0
 _MOST_CORRECTION = 1.5
 _FORGET = 0.995  # share of the record that stays in a step without evidence
 _BALANCE_RATE = 0.1
@@ -31,8 +32,8 @@ class RequestRecord:
     limit: int | None = None
     idle_steps: int = 0
     dropped: CandidateTree | None = None
-    _expected: float = 0.0
-    _accepted: float = 0.0
+    _expected: float = _FIRST_TOKENS
+    _accepted: float = _FIRST_TOKENS
     _hope: int = 0
     _balance: float = 0.0
     _is_sampled: bool = False
@@ -43,8 +44,8 @@ class RequestRecord:
     @property
     def correction(self) -> float:
         """The factor on the request's path probabilities."""
-        came_true = self._accepted + _PRIOR_ACCEPTED
-        return min(came_true / (self._expected + _PRIOR_EXPECTED), _MOST_CORRECTION)
+        came_true = self._accepted + _LEAST_TOKENS
+        return min(came_true / (self._expected + _LEAST_TOKENS), _MOST_CORRECTION)
 
     @property
     def change_rate(self) -> float:

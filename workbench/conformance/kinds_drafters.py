@@ -14,11 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...drafters import CandidateTree, Drafter, create_drafter
+from ...drafters import CandidateTree, Drafter, ExtendsInBatches, create_drafter
 from ...drafters.tree import accepted_path
 from .contract import Fault, expect, expect_true
 
 RETRIEVAL = ("ngram", "suffix", "edit", "blend")
+IN_BATCHES = ("ngram", "blend")
+"""These take the tokens of several requests in one call."""
 LEARNING = ("phrase", "recycling", "lookahead", "stochastic_ngram")
 """These draft from what they were given or from what a target said, and not from the text alone."""
 _LINE = [5, 6, 7, 8, 9, 10, 11, 12]
@@ -148,6 +150,29 @@ def check_silence(name: str) -> None:
     silent.extend("r", before)
     wanted, got = (accepted_shares(drafter, "r", after)[0] for drafter in (always, silent))
     expect_true(f"expected about {wanted} accepted tokens, got {got}", got >= 0.95 * wanted > 100)
+
+
+def check_batches(name: str) -> None:
+    """What several requests have emitted leaves in one call what it leaves request by request."""
+    together, in_turn = create_drafter(name), create_drafter(name)
+    if not isinstance(together, ExtendsInBatches):
+        raise Fault(f"expected {name} to have extend_batch, got none")
+    rng = np.random.default_rng(5)
+    requests = ["a", "b", "c", "d", "e"]
+    for drafter in (together, in_turn):
+        for request in requests:
+            drafter.start(request, _LINE * 3)
+    for _ in range(40):
+        texts = [rng.integers(-1, 6, rng.integers(0, 7)) for _ in requests]
+        together.extend_batch(requests, texts)
+        for request, text in zip(requests, texts, strict=True):
+            in_turn.extend(request, text)
+        wanted, got = (d.propose(requests, 8, 8) for d in (in_turn, together))
+        expect(
+            "token ids after one call",
+            [tree.token_ids.tolist() for tree in wanted],
+            [tree.token_ids.tolist() for tree in got],
+        )
 
 
 def check_budgets(name: str) -> None:
@@ -288,6 +313,9 @@ KINDS = (
         "acceptance after a time off is what it would have been",
         check_silence,
         RETRIEVAL,
+    ),
+    DrafterKind(
+        "batches", "one call for several requests is as calls in turn", check_batches, IN_BATCHES
     ),
     DrafterKind("budgets", "every limit is obeyed, 0 and 1 too", check_budgets),
     DrafterKind("repeatable", "the same calls give the same trees", check_repeatable),

@@ -361,6 +361,14 @@ def _ask_for_row(arena: IntArray, row: int) -> None:
 
 
 @kernel
+def _ask_for_page(arena: IntArray, row: int) -> None:
+    """Ask for the fields of a request's last page."""
+    _, _, pages, rows, _ = _offsets(arena)
+    page = int(arena[u(rows + row * ROW_FIELDS + LAST_PAGE)])
+    prefetch(arena, u(pages + max(page, 0) * PAGE_FIELDS))
+
+
+@kernel
 def _ask_for_end(arena: IntArray, row: int) -> None:
     """Ask for what a request's next tokens are written to, and for those that leave the windows."""
     links, _, pages, rows, _ = _offsets(arena)
@@ -387,8 +395,10 @@ def append_all(arena: IntArray, new: IntArray, num_requests: int) -> None:
     floats, begin, turn = floats_of(arena), 2 * num_requests, 0
     _clear_lanes(arena)
     for i in range(num_requests):
+        if i + 3 < num_requests and new[u(i + 3)] != NONE:
+            _ask_for_row(arena, int(new[u(i + 3)]))
         if i + 2 < num_requests and new[u(i + 2)] != NONE:
-            _ask_for_row(arena, int(new[u(i + 2)]))
+            _ask_for_page(arena, int(new[u(i + 2)]))
         if i + 1 < num_requests and new[u(i + 1)] != NONE:
             _ask_for_end(arena, int(new[u(i + 1)]))
         row, stop = int(new[u(i)]), begin + int(new[u(num_requests + i)])

@@ -140,6 +140,31 @@ def _enter(arena: IntArray, row: int, chains: int, going: int) -> int:
 
 
 @kernel
+def _ask_for_ends(arena: IntArray, num_requests: int) -> None:
+    """Ask for where the texts of a group of requests end, and for the chains that begin there.
+
+    One leads to the next, so that each is asked for of all requests before the next one is.
+    """
+    links, pages, rows, _, room = _offsets(arena)
+    page_bits, num_levels = int(arena[u(pool.PAGE_BITS)]), int(arena[u(pool.NUM_LEVELS)])
+    for index in range(num_requests):
+        request = rows + max(int(arena[u(room + index)]), 0) * pool.ROW_FIELDS
+        prefetch(arena, u(request))
+        prefetch(arena, u(request + pool.ROW_FIELDS - 1))
+    for index in range(num_requests):
+        request = rows + max(int(arena[u(room + index)]), 0) * pool.ROW_FIELDS
+        page = max(int(arena[u(request + pool.LAST_PAGE)]), 0)
+        prefetch(arena, u(pages + page * PAGE_FIELDS))
+    for index in range(num_requests):
+        request = rows + max(int(arena[u(room + index)]), 0) * pool.ROW_FIELDS
+        page = max(int(arena[u(request + pool.LAST_PAGE)]), 0)
+        stop = (page << page_bits) + int(arena[u(pages + page * PAGE_FIELDS + pool.USED)])
+        prefetch(arena, u(links + (stop - 2) * num_levels))
+        prefetch(arena, u(links + stop * num_levels - 1))
+        prefetch(arena, u(HEADER_SIZE + stop - 2))
+
+
+@kernel
 def _limit_others(arena: IntArray, chain: int) -> None:
     """Follow a request's other chains for a few places only; ``chain`` is its first."""
     for other in range(chain + CHAIN_FIELDS, int(arena[u(chain + CHAINS_STOP)]), CHAIN_FIELDS):
@@ -167,6 +192,8 @@ def follow_chains(arena: IntArray, num_requests: int) -> None:
     num_levels = int(arena[u(pool.NUM_LEVELS)])
     is_sure = arena[u(pool.FIRST_LEVEL)] >= SURE_MATCH
     going = stop = room + GOING
+    if num_requests > 1:
+        _ask_for_ends(arena, num_requests)
     for index in range(num_requests):
         row = int(arena[u(room + index)])
         if row != NONE:

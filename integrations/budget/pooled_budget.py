@@ -291,6 +291,8 @@ class PooledBudget:
 
     def _tested(self, counts: list[int]) -> list[int]:
         """Return the counts, or others where the time of such steps has not been seen for long."""
+        if isinstance(self.costs, TokenCosts) and not self.costs.knows_plain:
+            return [0] * len(counts)  # the first step of an engine is what others are held against
         if any(counts):
             if self._account is not None and self._unseen_plain >= _PLAIN_AFTER:
                 return [0] * len(counts)

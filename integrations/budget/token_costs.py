@@ -17,8 +17,11 @@ FloatArray64 = npt.NDArray[np.float64]
 # time is interpolated linearly.
 _TOKENS = np.array([2.0**power for power in range(12)], np.float64)
 
-_MOST_SURPRISE = 0.7  # of one step, in log seconds: a descheduled step must not tip the balance
-_LEAST_TRUST = 0.02  # of the prior, against 1 of what is measured all the time
+# Of one step, in log seconds: a descheduled step must not tip the balance, but none is too fast.
+_MOST_SURPRISE, _LEAST_SURPRISE = 0.7, -3.0
+_FIRST_PLAIN = 2  # steps without drafts of which the faster one counts: an engine warms up
+_LEAST_TRUST = 0.02  # of what follows from other times, against 1 of what is measured all the time
+_SCATTER = 0.05  # of step times; slopes are as doubtful as they are steep
 _LEAST_DOUBT = 0.2  # of a time, however often it was measured
 _LEVEL_DOUBT = 0.02  # growth of the level's doubt a step without drafts that is not measured
 
@@ -29,8 +32,10 @@ class TokenCosts:
     There it hardly matters whose the tokens are: three drafted tokens of one of four requests cost
     what one more of each of three would. So one curve serves all numbers of requests, and what was
     learned with eight of them holds when the first one ends. What requests cost beside their tokens
-    (attention to their contexts) goes into a level, which each step without drafts corrects. Times
-    that were measured long ago fade back to the prior, so that none is given up for good.
+    (attention to their contexts) goes into a level, which each step without drafts corrects. What
+    was never measured, or long ago, follows from the places below and the slope of all that was
+    measured, so that many tokens are tried where a few cost little, and nothing is given up for
+    good.
     """
 
     def __init__(
@@ -41,7 +46,7 @@ class TokenCosts:
         Args:
             tokens_that_double: further tokens that make a step twice as long as one of one token.
             rate: weight of a new measurement against the old ones, in (0, 1].
-            recovery: share by which each step's unmeasured times move back to the prior.
+            recovery: share of its trust that each unmeasured time loses a step.
 
         Raises:
             ValueError: a number is out of its range.
@@ -54,35 +59,52 @@ class TokenCosts:
         self._rate = rate
         self._recovery = recovery
         # Lists: twelve numbers, changed at every step, are dearer as arrays.
-        self._prior = np.log1p((_TOKENS - 1) / tokens_that_double).tolist()
-        self._log_time: list[float] = list(self._prior)  # against the level
+        self._excess = [(tokens - 1) / tokens_that_double for tokens in _TOKENS.tolist()]
+        self._log_time = [math.log1p(excess) for excess in self._excess]  # against the level
         self._trust = [0.0] * _TOKENS.size  # from 0 to 1, how much and how lately measured
+        self._log_curve = list(self._log_time)  # the times as they are believed in
         self._level: float | None = None  # log seconds of a step of one token
         self._level_age = 0  # steps since it was measured by a step without drafts
+        self._num_plain = 0
         self._fitted: FloatArray64 | None = None  # times against the level, never falling
 
+    @property
+    def knows_plain(self) -> bool:
+        """Whether steps without drafts were measured: only they say what drafts cost."""
+        return self._num_plain >= _FIRST_PLAIN
+
     def record(self, num_requests: int, num_nodes: int, seconds: float) -> None:
-        """Take in one step's time.
+        """Take in one step's time; with drafts only once the time without is known.
 
         Args:
             num_requests: requests in the step, at least 1.
             num_nodes: drafted tokens that it computed in all.
             seconds: its wall time.
         """
+        if num_nodes > 0 and not self.knows_plain:
+            return
         plain, whole = _shares(num_requests), _shares(num_requests + num_nodes)
         measured = math.log(max(seconds, 1e-9))
         expected = self._read(whole)
         if self._level is None:
             self._level = measured - expected
-        error = max(-_MOST_SURPRISE, min(measured - self._level - expected, _MOST_SURPRISE))
+        surprise = measured - self._level - expected
+        error = max(_LEAST_SURPRISE, min(surprise, _MOST_SURPRISE))
         if num_nodes > 0:
             self._record_drafts(plain, whole, error)
         else:
-            self._level += self._rate * error
+            if not self._num_plain:
+                self._level += surprise
+            elif not self.knows_plain:
+                self._level += min(surprise, 0.0)
+            else:
+                self._level += self._rate * error
+            self._num_plain += 1
             self._level_age = 0
             for place, share in plain.items():
                 self._trust[place] += self._rate * share * (1 - self._trust[place])
         self._fade(plain.keys() | whole.keys())
+        self._draw_curve(plain)
         self._fitted = None
 
     def relative(self, num_requests: int, widths: npt.ArrayLike) -> FloatArray64:
@@ -95,7 +117,7 @@ class TokenCosts:
         """
         if self._fitted is None:
             self._fitted = np.exp(
-                isotonic(self._log_time, [_LEAST_TRUST + trust for trust in self._trust])
+                isotonic(self._log_curve, [_LEAST_TRUST + trust for trust in self._trust])
             )
         times = extended(num_requests * np.asarray(widths, np.float64), _TOKENS, self._fitted)
         return np.asarray(
@@ -113,7 +135,7 @@ class TokenCosts:
         return self.relative(1, np.arange(1, num_requests + 1))
 
     def _read(self, shares: Mapping[int, float]) -> float:
-        return sum(share * self._log_time[place] for place, share in shares.items())
+        return sum(share * self._log_curve[place] for place, share in shares.items())
 
     def _record_drafts(
         self, plain: Mapping[int, float], whole: Mapping[int, float], error: float
@@ -126,23 +148,42 @@ class TokenCosts:
         share = level_doubt / (level_doubt + 1 + _LEAST_DOUBT - trust)
         self._level_age += 1
         self._level += share * gain * error
-        # Where one number surprises, those that were never tried probably would as well; a step
-        # without drafts is what the level stands for.
-        for place in range(min(plain), _TOKENS.size):
-            moved = max(whole.get(place, 0.0), 1 - self._trust[place])
-            moved *= 1 - plain.get(place, 0.0)
-            self._log_time[place] += (1 - share) * gain * error * moved
+        for place, weight in whole.items():
+            # A step without drafts is what the level stands for.
+            moved = max(weight, 1 - self._trust[place]) * (1 - plain.get(place, 0.0))
+            self._log_time[place] = self._log_curve[place] + (1 - share) * gain * error * moved
         for place, weight in whole.items():
             self._trust[place] += gain * weight * (1 - self._trust[place])
 
     def _fade(self, measured: Collection[int]) -> None:
-        """Move the times that a step has not measured back to the prior."""
-        log_time, trust = self._log_time, self._trust
-        for place, prior in enumerate(self._prior):
+        """Trust the times that a step has not measured less."""
+        for place in range(_TOKENS.size):
             if place not in measured:
-                back = self._recovery * (1 - trust[place])
-                log_time[place] += back * (prior - log_time[place])
-                trust[place] *= 1 - self._recovery
+                self._trust[place] *= 1 - self._recovery
+
+    def _draw_curve(self, plain: Mapping[int, float]) -> None:
+        """Join what was measured, and where little was, what follows from the places below.
+
+        Args:
+            plain: the places of a step without drafts, from which slopes are measured.
+        """
+        times = [math.exp(log_time) for log_time in self._log_time]
+        first_excess = sum(share * self._excess[place] for place, share in plain.items())
+        first_time = sum(share * times[place] for place, share in plain.items())
+        # Ridge regression, towards the slope of the prior.
+        rise = run = (_SCATTER * first_time) ** 2
+        for excess, time, trust in zip(self._excess, times, self._trust, strict=True):
+            if excess > first_excess:
+                rise += trust * (excess - first_excess) * (time - first_time)
+                run += trust * (excess - first_excess) ** 2
+        slope = max(rise / run, 0.0)
+        value, before = 1.0, 0.0
+        for place, (excess, time) in enumerate(zip(self._excess, times, strict=True)):
+            value += (slope if excess > first_excess else 1.0) * (excess - before)
+            trust = self._trust[place]
+            value = (trust * time + _LEAST_TRUST * value) / (trust + _LEAST_TRUST)
+            before = excess
+            self._log_curve[place] = math.log(value)
 
 
 def _shares(num_tokens: int) -> dict[int, float]:

@@ -76,13 +76,13 @@ def test_a_row_that_runs_ahead_does_not_hold_up_the_others() -> None:
     ids = list(range(8))
 
     def verified(num_left: list[int]) -> int:
-        return padded(0.05, 8).cut(ids, trees, num_left)[0].num_nodes
+        return padded(0.12, 8).cut(ids, trees, num_left)[0].num_nodes
 
     assert verified([20, *[60] * 7]) == 0
     assert verified([60, *[20] * 7]) == 8  # it is the last one
     assert verified([60] * 8) == 0  # seven others are as late
-    assert padded(0.05, 8).cut(ids, trees)[0].num_nodes == 0
-    assert padded(0.05, 1).cut([0], trees[:1], [3])[0].num_nodes == 8
+    assert padded(0.12, 8).cut(ids, trees)[0].num_nodes == 0
+    assert padded(0.12, 1).cut([0], trees[:1], [3])[0].num_nodes == 8
 
 
 def test_rows_that_all_get_ahead_at_times_count_even_where_they_do_not_now() -> None:

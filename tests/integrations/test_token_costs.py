@@ -43,11 +43,39 @@ def test_what_was_learned_in_a_batch_holds_for_smaller_ones(slope: float) -> Non
 
 def test_a_dear_machine_is_found_out_in_a_few_steps() -> None:
     costs = TokenCosts(1000)  # next to nothing
-    costs.record(4, 0, 0.1)
+    for _ in range(2):
+        costs.record(4, 0, 0.1)
     for _ in range(5):
         costs.record(4, 28, 0.4)
     assert float(costs.relative(4, 8)) > 2.5
     assert float(costs.relative(4, 5)) > 1.5, "what was never tried is doubted as well"
+
+
+def test_a_cheap_machine_is_found_out_and_wide_steps_follow() -> None:
+    costs = TokenCosts(128)
+    costs.record(64, 0, 2.0)  # the first step of an engine warms it up
+    costs.record(64, 0, 0.05)
+    costs.record(64, 0, 0.05)
+    assert float(costs.relative(64, 17)) > 6
+    for _ in range(3):
+        costs.record(64, 192, 0.0575)
+    assert float(costs.relative(64, 4)) == pytest.approx(1.15, rel=0.05)
+    assert float(costs.relative(64, 17)) < 2.5, "at this slope it takes 1.8"
+
+
+def test_steps_with_drafts_before_any_without_mislead_nobody() -> None:
+    costs = TokenCosts(128)
+    for _ in range(3):
+        costs.record(64, 800, 0.08)
+        assert not costs.knows_plain
+    for _ in range(2):
+        costs.record(64, 0, 0.05)
+    assert costs.knows_plain
+    assert costs.plain_seconds(64) == pytest.approx(0.05)
+    assert float(costs.relative(64, 13.5)) > 4
+    for _ in range(10):
+        costs.record(64, 800, 0.08)
+    assert float(costs.relative(64, 13.5)) == pytest.approx(1.6, rel=0.1)
 
 
 def test_a_slower_machine_changes_the_level_only() -> None:
@@ -92,10 +120,13 @@ def test_a_budget_takes_them() -> None:
     from freedraft.drafters import CandidateTree
 
     chain = CandidateTree.from_chain(list(range(8)), np.full(8, 0.6))
-    kept = [
-        PooledBudget(TokenCosts(double), BudgetConfig(margin=0.0)).cut(["a"], [chain])[0].num_nodes
-        for double in (1000, 0.5)
-    ]
+    kept = []
+    for double in (1000, 0.5):
+        budget = PooledBudget(TokenCosts(double), BudgetConfig(margin=0.0))
+        for _ in range(2):  # what drafts cost can't be known before
+            assert budget.cut(["a"], [chain])[0].num_nodes == 0
+            budget.record_step(1, 0, 0.1)
+        kept.append(budget.cut(["a"], [chain])[0].num_nodes)
     assert kept[0] > 0 and kept[1] == 0
 
 

@@ -21,6 +21,7 @@ FloatArray = npt.NDArray[np.float32]
 _LONGEST_WAIT = 8  # times ``test_after``
 _DROWSY_AFTER = 12  # steps without an accepted token in any row of a batch
 _PLAIN_AFTER = 64  # steps with drafts in a row after which one without shows what they save
+_MOST_UNTIMED = 16  # steps with candidates in a row for which first plain times are waited for
 _SAME_CHANCES = 8  # steps: asking costs more than what changes in fewer is worth
 _EVEN_ODDS = 2 - 0.5 ** np.arange(8)  # tokens of a step with 0 to 7 nodes of even odds in a chain
 
@@ -62,6 +63,7 @@ class PooledBudget:
         self._num_steps = 0
         self._arrivals = Arrivals()
         self._unseen_plain = 0  # steps with drafts in a row
+        self._untimed_steps = 0  # in a row, while nobody knows what one without drafts takes
         self._chances: dict[int, tuple[bool, int]] = {}  # by requests, and the step it holds until
         bound = self.config.max_loss
         self._account = None if bound is None else RegretAccount(bound)
@@ -161,6 +163,7 @@ class PooledBudget:
         if num_requests <= 0:
             return
         self._num_steps += 1
+        self._untimed_steps = 0
         self._unseen_plain = self._unseen_plain + 1 if num_nodes > 0 else 0
         self.costs.record(num_requests, max(num_nodes, 0), seconds)
         if self._account is None:
@@ -292,7 +295,11 @@ class PooledBudget:
     def _tested(self, counts: list[int]) -> list[int]:
         """Return the counts, or others where the time of such steps has not been seen for long."""
         if isinstance(self.costs, TokenCosts) and not self.costs.knows_plain:
-            return [0] * len(counts)  # the first step of an engine is what others are held against
+            # The first steps of an engine are what others are held against, unless it has none
+            # that can be timed.
+            self._untimed_steps += 1
+            if self._untimed_steps <= _MOST_UNTIMED:
+                return [0] * len(counts)
         if any(counts):
             if self._account is not None and self._unseen_plain >= _PLAIN_AFTER:
                 return [0] * len(counts)

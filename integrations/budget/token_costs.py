@@ -16,7 +16,6 @@ FloatArray64 = npt.NDArray[np.float64]
 # Tokens of a step, those of all requests together, at which times are told apart; between them the
 # time is interpolated linearly.
 _TOKENS = np.array([2.0**power for power in range(12)], np.float64)
-
 # Of one step, in log seconds: a descheduled step must not tip the balance, but none is too fast.
 _MOST_SURPRISE, _LEAST_SURPRISE = 0.7, -3.0
 _FIRST_PLAIN = 2  # steps without drafts of which the faster one counts: an engine warms up
@@ -93,12 +92,7 @@ class TokenCosts:
         if num_nodes > 0:
             self._record_drafts(plain, whole, error)
         else:
-            if not self._num_plain:
-                self._level += surprise
-            elif not self.knows_plain:
-                self._level += min(surprise, 0.0)
-            else:
-                self._level += self._rate * error
+            self._level += self._rate * error if self.knows_plain else min(surprise, 0.0)
             self._num_plain += 1
             self._level_age = 0
             for place, share in plain.items():

@@ -130,6 +130,20 @@ def test_a_budget_takes_them() -> None:
     assert kept[0] > 0 and kept[1] == 0
 
 
+def test_an_engine_whose_steps_cannot_be_timed_has_drafts_all_the_same() -> None:
+    from freedraft.drafters import CandidateTree
+
+    chain = CandidateTree.from_chain(list(range(8)), np.full(8, 0.6))
+    budget = PooledBudget(TokenCosts(128))
+    kept = [budget.cut(["a"], [chain])[0].num_nodes > 0 for _ in range(20)]
+    assert kept == [False] * 16 + [True] * 4
+    kept = []
+    for _ in range(4):  # and none until it is known what they cost once its steps are timed
+        kept.append(budget.cut(["a"], [chain])[0].num_nodes)
+        budget.record_step(1, kept[-1], 0.1)
+    assert kept[0] > 0 and kept[1:3] == [0, 0] and kept[3] > 0
+
+
 @pytest.mark.parametrize(
     "arguments", [(0, 0.25, 0.01), (math.nan, 0.25, 0.01), (48, 0, 0.01), (48, 1.5, 0), (48, 1, 1)]
 )

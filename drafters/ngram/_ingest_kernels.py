@@ -11,14 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .._jit import compile_once, kernel, prefetch, u
+from . import _settle_kernels as settler
 from ._pool_kernels import (
-    ACCEPTED,
-    ACCEPTED_BEFORE,
     BUCKET_MIX,
     BUCKET_SHIFT,
     CLOCK,
-    DRAFT_CLASS,
-    DRAFT_FIELDS,
     DRAFT_ROOM,
     DRAFT_SIZE,
     DRAFTS_AT,
@@ -45,7 +42,6 @@ from ._pool_kernels import (
     PAGES_AT,
     PREVIOUS,
     PRIME,
-    PROBABILITY_UNIT,
     ROOM_AT,
     ROW_FIELDS,
     ROWS_AT,
@@ -61,7 +57,7 @@ from ._pool_kernels import (
     start_hashes,
     take_page,
 )
-from ._weights import COUNTS, KNOTS
+from ._settle_kernels import settle
 
 BLOCK = 32
 """Tokens whose buckets are found at once."""
@@ -130,53 +126,6 @@ def _token_back(arena: IntArray, pages: int, slot: int, back: int) -> int:
         back -= (slot & mask) + 1
         slot = _previous_slot(arena, pages, slot - (slot & mask))
     return int(arena[u(HEADER_SIZE + slot - back)])
-
-
-@kernel
-def _settle(
-    arena: IntArray, floats: FloatArray, request: int, draft: int, new: IntArray, begin: int,
-    size: int,
-) -> None:  # fmt: skip
-    """Compare the request's last draft with the tokens that were committed after it.
-
-    Where the draft agrees with all of them, what lies deeper is unknown and not counted.
-
-    Args:
-        arena: the pool; accepted lengths are mutated, depths of nodes not accepted negated.
-        floats: as ``_weights`` lays them out; of the calibration's counts, how often a knot was
-            used and the sum of the outcomes (0 or 1) less the predictions there are mutated.
-        request: where the request's fields begin.
-        draft: where its draft begins.
-        new: int32, among others the tokens.
-        begin: where in ``new`` they begin.
-        size: how many they are, at least one.
-    """
-    stop = draft + DRAFT_FIELDS * int(arena[u(request + DRAFT_SIZE)])
-    arena[u(request + DRAFT_SIZE)] = 0
-    reached = 0
-    for node in range(draft, stop, DRAFT_FIELDS):
-        parent, depth = int(arena[u(node + 1)]), int(arena[u(node + 3)])
-        above = parent == NONE or arena[u(draft + DRAFT_FIELDS * parent + 3)] > 0
-        if above and depth <= size and arena[u(node)] == new[u(begin + depth - 1)]:
-            reached = max(reached, depth)
-        else:
-            arena[u(node + 3)] = -depth
-    arena[u(request + ACCEPTED_BEFORE)] = arena[u(request + ACCEPTED)]
-    arena[u(request + ACCEPTED)] = reached
-    first = COUNTS + 2 * (KNOTS + 1) * int(arena[u(request + DRAFT_CLASS)])
-    for node in range(draft, stop, DRAFT_FIELDS):
-        depth = int(arena[u(node + 3)])
-        if reached == size and -depth > size:
-            continue
-        predicted = arena[u(node + 2)] / PROBABILITY_UNIT
-        knot = min(int(predicted * KNOTS), KNOTS - 1)
-        part = predicted * KNOTS - knot
-        missed = (1.0 if depth > 0 else 0.0) - predicted
-        at = first + 2 * knot
-        floats[u(at)] += 1.0 - part
-        floats[u(at + 1)] += (1.0 - part) * missed
-        floats[u(at + 2)] += part
-        floats[u(at + 3)] += part * missed
 
 
 @kernel
@@ -336,7 +285,7 @@ def _append(
         count = min(min(size - done, (1 << page_bits) - used), BLOCK)
         _write_block(arena, request, page, used, new, begin + done, count, lane)
         if done == 0 and arena[u(request + DRAFT_SIZE)] > 0:  # while the heads are fetched
-            _settle(arena, floats, request, drafts + row * DRAFT_ROOM, new, begin, size)
+            settle(arena, floats, request, drafts + row * DRAFT_ROOM, new, begin, size)
         used += count
         done += count
 
@@ -411,7 +360,8 @@ def append_all(arena: IntArray, new: IntArray, num_requests: int) -> None:
 
 def compile_kernels() -> tuple[IngestAlone, IngestAll]:
     """Compile the kernels that Python and others call, and return them."""
-    callees = (take_page, add_buckets, start_hashes)
+    settler.compile_kernels()
+    callees = (take_page, add_buckets, start_hashes, settle)
     arrays = "int32[::1], float64[::1], int64, int32[::1]"
     compile_once(_append, f"void({arrays}, int64, int64, int64)", calls=callees)
     return (

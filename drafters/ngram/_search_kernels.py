@@ -79,6 +79,15 @@ def _after(arena: IntArray, pages: int, slot: int) -> int:
 
 
 @kernel
+def _ask_for_place(arena: IntArray, links: int, pages: int, slot: int) -> None:
+    """Ask for all that is looked at of a place: its links, its text and its page's fields."""
+    prefetch(arena, u(links + slot * int(arena[u(pool.NUM_LEVELS)])))
+    prefetch(arena, u(HEADER_SIZE + slot - BESIDE))
+    prefetch(arena, u(HEADER_SIZE + slot + BESIDE))
+    prefetch(arena, u(pages + (slot >> int(arena[u(pool.PAGE_BITS)])) * PAGE_FIELDS))
+
+
+@kernel
 def _enter(arena: IntArray, row: int, chains: int, going: int) -> int:
     """Begin to follow the chains of a request's last two tokens.
 
@@ -117,11 +126,7 @@ def _enter(arena: IntArray, row: int, chains: int, going: int) -> int:
         first = before if skip else last
         link = int(arena[u(links + first * num_levels + level)])
         if link:
-            slot = link & slot_mask
-            prefetch(arena, u(links + slot * num_levels))
-            prefetch(arena, u(HEADER_SIZE + slot - BESIDE))
-            prefetch(arena, u(HEADER_SIZE + slot + BESIDE))
-            prefetch(arena, u(pages + (slot >> page_bits) * PAGE_FIELDS))
+            _ask_for_place(arena, links, pages, link & slot_mask)
             arena[u(stop + NEXT_LINK)] = link
             arena[u(stop + LEVEL)] = level
             arena[u(stop + FIRST_MET)] = met
@@ -225,11 +230,7 @@ def follow_chains(arena: IntArray, num_requests: int) -> None:
             ):
                 arena[u(chain + MET_LIMIT)] = met + 1
             elif link and met + 1 < arena[u(chain + MET_LIMIT)]:
-                slot = link & slot_mask
-                prefetch(arena, u(links + slot * num_levels))
-                prefetch(arena, u(HEADER_SIZE + slot - BESIDE))
-                prefetch(arena, u(HEADER_SIZE + slot + BESIDE))
-                prefetch(arena, u(pages + (slot >> page_bits) * PAGE_FIELDS))
+                _ask_for_place(arena, links, pages, link & slot_mask)
                 arena[u(chain + NEXT_LINK)] = link
                 arena[u(kept)] = chain
                 kept += 1

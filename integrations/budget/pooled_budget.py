@@ -294,7 +294,7 @@ class PooledBudget:
 
     def _tested(self, counts: list[int]) -> list[int]:
         """Return the counts, or others where the time of such steps has not been seen for long."""
-        if isinstance(self.costs, TokenCosts) and not self.costs.knows_plain:
+        if not self.costs.knows_plain:
             # The first steps of an engine are what others are held against, unless it has none
             # that can be timed.
             self._untimed_steps += 1

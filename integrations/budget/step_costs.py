@@ -90,6 +90,11 @@ class StepCosts:
         self._plain: dict[int, FloatArray64] = {}  # asked for each step, and always the same
         self._num_steps = 0
 
+    @property
+    def knows_plain(self) -> bool:
+        """Whether drafts can be held against a step without: always, each width has its ratio."""
+        return True
+
     def record(self, num_requests: int, num_nodes: int, seconds: float) -> None:
         """Take in one step's time.
 

@@ -328,7 +328,7 @@ def test_where_longer_matches_are_enough_as_many_short_ones_are_looked_at(
         assert set(tree.token_ids.tolist()) == {11, 30}
 
 
-def test_tokens_that_wait_for_a_batch_are_those_that_were_committed() -> None:
+def test_tokens_are_those_that_were_committed_whatever_becomes_of_the_callers_array() -> None:
     drafter = NgramDrafter(SMALL)
     for request_id in "ab":
         drafter.start(request_id, [1, 2, 3, 4], namespace=request_id)

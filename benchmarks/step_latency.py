@@ -57,7 +57,7 @@ STEPS = {1: 400, 8: 100, 64: 40}
 MOST_ARCTIC_TOKENS = 1 << 21
 MOST_TOKENS = 1 << 22
 PARTS = ("files", "ingest", "eviction", "contexts")
-ONE_PLACE = {"max_visits": (1, 1, 1, 1), "max_places": 1, "max_skip_visits": 0}
+ONE_PLACE = {"max_visits": (1, 1, 1), "max_places": 1, "max_skip_visits": 0}
 """With one place there is nothing to branch to: the n-gram drafter's tree is a chain."""
 
 

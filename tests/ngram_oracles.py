@@ -13,7 +13,7 @@ from freedraft.drafters.ngram import NgramConfig
 from freedraft.drafters.ngram import _weights as tables
 
 PLAIN, REPLACED, INSERTED = range(3)
-GOOD_MATCH, MOST_WEAK = 6, 4
+GOOD_MATCH, MOST_WEAK, MOST_FULL = 6, 1, 3
 Path = tuple[int, ...]
 
 
@@ -49,7 +49,8 @@ class PlainNgram:
     """Finds every place by looking everywhere, and gives every path its probability.
 
     It knows neither a limit of visits and places nor eviction nor truncation. Of the weak places
-    beside a good match it keeps a few, as the drafter does.
+    beside a good match, and of those that agree as far as is compared, it keeps as many as the
+    drafter does.
     """
 
     def __init__(self, config: NgramConfig) -> None:
@@ -109,8 +110,11 @@ class PlainNgram:
             for k in self.config.levels:
                 if skip and not 2 <= k <= min(4, len(tail) - 1):
                     continue
-                rank = -1
+                rank, full = -1, 0
                 for other, end, match in self._level(text, tail, skip, k, longer_k):
+                    full += match == self.config.max_match
+                    if full > MOST_FULL:
+                        continue
                     longest = longest if skip else max(longest, match)
                     if longest >= GOOD_MATCH and (skip or 2 * match < longest):
                         weak += 1

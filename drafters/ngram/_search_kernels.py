@@ -23,7 +23,7 @@ NEXT_LINK, LEVEL, FIRST_MET, MET_STOP, MET_LIMIT, SKIP, ENDS_IN, ABOVE = 0, 1, 2
 """A chain that is followed: the link to its next place, its level, where the slots met begin, end,
 and may end, whether it starts at the token before the last, and that token or the last; the chain
 of the next longer k, or itself."""
-GROUP = 8
+GROUP = 16
 """Requests whose chains are followed at once."""
 MAX_CHAINS = 16
 CHAINS_STOP = MAX_CHAINS * CHAIN_FIELDS
@@ -37,10 +37,13 @@ SEARCHES = GOING + GROUP * MAX_CHAINS
 
 BESIDE = 4
 """Tokens on both sides of a place that are asked for with it."""
-SURE_MATCH, GOOD_MATCH, MOST_WEAK = 16, 6, 4
+SURE_MATCH, GOOD_MATCH, MOST_WEAK = 16, 6, 1
 """Where a chain of at least so many tokens leads anywhere, the others are followed for MOST_WEAK
 places. Where at least GOOD_MATCH tokens agree, so many are kept of the weak places: those where
 less than half of that agrees, and those behind a changed token."""
+MOST_FULL = 3
+"""Of the places where all that is compared of the tail agrees, so many are kept: more of them say
+the same again."""
 
 
 @kernel
@@ -247,7 +250,7 @@ def _compare(
     A level keeps its matches that are shorter than the k of the level before: the longer ones were
     met there, in the same order, so that most are known without a look. A place where the text
     before the last token stood, and another token followed, is kept twice (replaced, inserted).
-    Beside a good match only a few weak places are kept.
+    Beside a good match only a few weak places are kept, and of those that match in full a few too.
 
     Args:
         arena: the pool; the slots that the chains lead to are mutated.
@@ -265,6 +268,7 @@ def _compare(
     place, places_stop = places, places + int(arena[u(pool.MAX_PLACES)]) * PLACE_FIELDS
     longer_k, known, known_stop, last_skip, end = tail_size + 1, 0, 0, 0, last
     index = longest = weak = 0
+    max_match = int(arena[u(pool.MAX_MATCH)])
     for chain in range(chains, chains_stop, CHAIN_FIELDS):
         skip, level = int(arena[u(chain + SKIP)]), int(arena[u(chain + LEVEL)])
         k = int(arena[u(pool.FIRST_LEVEL + level)])
@@ -273,9 +277,9 @@ def _compare(
             end = _before(arena, pages, last)
         most = min(tail_size - skip, longer_k)  # where the comparison with the tail may end
         first = kept = int(arena[u(chain + FIRST_MET)])
-        rank = 0
+        rank = full = 0
         for met in range(first, int(arena[u(chain + MET_STOP)])):
-            if weak >= MOST_WEAK and (skip or 2 * most < longest):
+            if full == MOST_FULL or (weak >= MOST_WEAK and (skip or 2 * most < longest)):
                 break
             slot = int(arena[u(met)])
             if slot == NONE:
@@ -319,6 +323,7 @@ def _compare(
             kept += 1
             if match >= longer_k:
                 continue
+            full += match == max_match
             longest = max(longest, 0 if skip else match)
             if longest >= GOOD_MATCH and (skip or 2 * match < longest):
                 if weak >= MOST_WEAK:

@@ -26,8 +26,8 @@ class NgramConfig:
             until its prompt is in, a request has no drafts. Without it all are indexed at once.
     """
 
-    levels: tuple[int, ...] = (24, 3, 2, 1)
-    max_visits: tuple[int, ...] = (8, 12, 14, 14)
+    levels: tuple[int, ...] = (24, 2, 1)
+    max_visits: tuple[int, ...] = (12, 22, 16)
     max_skip_visits: int = 2
     max_match: int = 64
     max_places: int = 64

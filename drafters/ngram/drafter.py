@@ -30,7 +30,7 @@ from ..base import (
 )
 from ..prompt_backlog import PromptBacklog
 from ..tree import CandidateTree, IntArray
-from ..tree_batch import TreeBatch, new_tree, set_source
+from ..tree_batch import TreeBatch, new_tree, set_batch, set_row
 from . import _after_kernels as after
 from . import _draft_kernels as drafting
 from . import _ingest_kernels as ingester
@@ -174,7 +174,8 @@ class NgramDrafter:
                 self._next_tree = out + 1
                 self._draft_alone(self._arena, row, max_nodes, max_depth, out, self._cells)
                 tree = new_tree()
-                set_source(tree, (self._room, out))
+                set_batch(tree, self._room)
+                set_row(tree, out)
                 return [tree]
         if not request_ids or max_nodes <= 0 or max_depth <= 0:
             check_budget(max_nodes, max_depth)

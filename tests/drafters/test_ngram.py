@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_goes_on_behind_a_replaced_and_an_inserted_token() -> None:
     assert {(4, 5), (5, 6)} <= paths_of(tree).keys()
 
 
-@pytest.mark.parametrize(("match", "most"), [(5, 16), (6, 5), (23, 5), (30, 5)])
+@pytest.mark.parametrize(("match", "most"), [(5, 17), (6, 2), (23, 2), (30, 2)])
 def test_beside_a_good_match_few_weak_places_count(match: int, most: int) -> None:
     drafter = NgramDrafter(NgramConfig(capacity=1 << 14))
     long = list(range(100, 130))
@@ -328,6 +329,18 @@ def test_where_longer_matches_are_enough_as_many_short_ones_are_looked_at(
         assert set(tree.token_ids.tolist()) == {11, 30}
 
 
+def test_where_all_that_is_compared_agrees_three_places_are_enough() -> None:
+    config = NgramConfig(levels=(3, 1), max_visits=(9, 9), max_match=4, capacity=256)
+    drafter = NgramDrafter(config)
+    repeated = [token for follower in (20, 21, 22, 23, 24) for token in (1, 2, 3, 4, follower)]
+    drafter.start("a", [*repeated, 1, 2, 3, 4])
+    (tree,) = drafter.propose(["a"], 8, 1)
+    assert set(tree.token_ids.tolist()) == {22, 23, 24}
+    drafter.extend("a", [9, 2, 3, 4])  # one token less agrees
+    (tree,) = drafter.propose(["a"], 8, 1)
+    assert set(tree.token_ids.tolist()) == {9, 20, 21, 22, 23, 24}
+
+
 def test_tokens_are_those_that_were_committed_whatever_becomes_of_the_callers_array() -> None:
     drafter = NgramDrafter(SMALL)
     for request_id in "ab":
@@ -453,11 +466,16 @@ STEPS = st.lists(
 
 
 @MANY
-@given(steps=STEPS, max_nodes=st.integers(1, 12), max_depth=st.integers(1, 5))
+@given(
+    steps=STEPS,
+    max_nodes=st.integers(1, 12),
+    max_depth=st.integers(1, 5),
+    config=st.sampled_from([EXACT, replace(EXACT, max_match=8)]),
+)
 def test_proposes_the_oracles_best_paths(
-    steps: list[tuple[object, ...]], max_nodes: int, max_depth: int
+    steps: list[tuple[object, ...]], max_nodes: int, max_depth: int, config: NgramConfig
 ) -> None:
-    check_against_oracle(steps, max_nodes, max_depth)
+    check_against_oracle(steps, max_nodes, max_depth, config)
 
 
 @pytest.mark.parametrize("match", [3, 4, 15, 16, 17])
@@ -492,9 +510,11 @@ def test_agrees_with_the_oracle_after_drafts_that_went_well_or_badly(
     check_against_oracle(steps, 12, 5)
 
 
-def check_against_oracle(steps: list[tuple[object, ...]], max_nodes: int, max_depth: int) -> None:
+def check_against_oracle(
+    steps: list[tuple[object, ...]], max_nodes: int, max_depth: int, config: NgramConfig = EXACT
+) -> None:
     """Give the same calls to the drafter and to the oracle, and compare every proposal."""
-    drafter, oracle = NgramDrafter(EXACT), PlainNgram(EXACT)
+    drafter, oracle = NgramDrafter(config), PlainNgram(config)
 
     def extend(request_id: int, tokens: list[int]) -> None:
         drafter.extend(request_id, np.array(tokens, np.int32))

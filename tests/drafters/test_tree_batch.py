@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from freedraft.drafters import CandidateTree
-from freedraft.drafters.tree_batch import TreeBatch, tree_in
+from freedraft.drafters.tree_batch import TreeBatch
 
 
 def example() -> TreeBatch:
@@ -38,14 +38,14 @@ def test_a_row_is_a_tree() -> None:
 
 @pytest.mark.parametrize("field", ["token_ids", "parents", "probs", "draft_probs"])
 def test_any_field_may_be_looked_at_first(field: str) -> None:
-    tree, other = tree_in(example(), 2), example().trees()[2]
+    tree, other = example().trees()[2], example().trees()[2]
     assert other.num_nodes == 4
     np.testing.assert_array_equal(getattr(tree, field), getattr(other, field))
     assert tree.parents.tolist() == [-1, 0, 0, -1]
 
 
 def test_it_has_no_other_attribute_and_none_can_be_set() -> None:
-    tree = tree_in(example(), 0)
+    tree = example().trees()[0]
     with pytest.raises(AttributeError, match="'DraftedTree' object has no attribute 'tokens'"):
         _ = tree.tokens  # type: ignore[attr-defined]
     with pytest.raises(AttributeError):
@@ -55,7 +55,7 @@ def test_it_has_no_other_attribute_and_none_can_be_set() -> None:
 
 def test_it_can_be_copied_and_pickled_before_it_was_looked_at() -> None:
     for twin in (
-        copy.deepcopy(tree_in(example(), 0)),
+        copy.deepcopy(example().trees()[0]),
         pickle.loads(pickle.dumps(example().trees()[0])),
     ):
         assert twin.token_ids.tolist() == [7, 8]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freedraft.drafters import CandidateTree
-from freedraft.drafters.tree_batch import TreeBatch, tree_in
+from freedraft.drafters.tree_batch import TreeBatch
 from freedraft.integrations import _row_kernels as kernels
 from freedraft.integrations.step_rows import are_valid, best_chains, compile_kernels, rows_of
 
@@ -107,10 +107,10 @@ def test_trees_of_other_origin_are_looked_at_one_by_one() -> None:
     one, other = batch_of([[(1, 1, 0.5)]]), batch_of([[(2, 1, 0.5), (3, 2, 0.75)]])
     chain = CandidateTree.from_chain([4])
     assert rows_of([CandidateTree.empty()]) is None
-    assert rows_of([tree_in(one, 0), tree_in(other, 0)]) is None
-    assert rows_of([tree_in(one, 0), chain]) is None
-    found = rows_of([CandidateTree.empty(), tree_in(one, 0)])
+    assert rows_of([one.trees()[0], other.trees()[0]]) is None
+    assert rows_of([one.trees()[0], chain]) is None
+    found = rows_of([CandidateTree.empty(), one.trees()[0]])
     assert found is not None and found[0] is one and found[1].tolist() == [-1, 0]
     assert not are_valid([chain], VOCAB_SIZE, ROOM, ROOM)
-    chains = best_chains([chain, tree_in(other, 0)])
+    chains = best_chains([chain, other.trees()[0]])
     assert [tree.token_ids.tolist() for tree in chains] == [[4], [3]]

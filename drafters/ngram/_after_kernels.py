@@ -117,16 +117,15 @@ def search_after(arena: IntArray, floats: FloatArray, row: int, token: int) -> N
     """Find the places of a request's tail with ``token`` behind it.
 
     Args:
-        arena: the pool; the row's places and their number are overwritten, nothing else.
-        floats: as ``_weights`` lays them out; the places' weights are overwritten for the row.
+        arena: the pool; the places and their number are overwritten, nothing else.
+        floats: as ``_weights`` lays them out; the places' weights are overwritten.
         row: the request's row.
         token: not negative.
     """
-    tokens, links, heads, pages, rows, all_places = _views(arena)
+    tokens, links, heads, pages, rows, places = _views(arena)
     num_levels, max_places = int(arena[pool.NUM_LEVELS]), int(arena[pool.MAX_PLACES])
     request = rows[row * pool.ROW_FIELDS : (row + 1) * pool.ROW_FIELDS]
-    places = all_places[row * max_places * pool.PLACE_FIELDS :]
-    weights = floats[tables.PLACES + row * max_places :]
+    weights = floats[tables.PLACES :]
     page_bits = int(arena[pool.PAGE_BITS])
     link_bits = int(arena[pool.SLOT_BITS])
     mask, slot_mask = (1 << page_bits) - 1, (1 << link_bits) - 1
@@ -182,7 +181,7 @@ def search_after(arena: IntArray, floats: FloatArray, row: int, token: int) -> N
         longer_k = k
         if visits and num_met == visits:
             enough = visits  # as the search does
-    request[pool.FOUND] = count
+    arena[pool.FOUND] = count
 
 
 def compile_kernels() -> None:

@@ -18,7 +18,7 @@ from . import _search_kernels as finder
 from . import _tree_kernels as grower
 from . import _weights as tables
 from ._place_kernels import weigh_places
-from ._pool_kernels import NONE, PLACE_FIELDS, FloatArray, IntArray, floats_of
+from ._pool_kernels import NONE, FloatArray, IntArray, floats_of
 from ._search_kernels import ask_for_matches, follow_chains, keep_places
 from ._tree_kernels import grow_tree
 
@@ -29,8 +29,8 @@ DraftAlone = Callable[[IntArray, int, int, int, int, IntArray], None]
 TREES_ALONE = 128
 """Trees in the room of requests that are asked for alone."""
 
-ASKED_INTS, ASKED_ROOM, ASKED_FLOATS = 96, 192, 24
-"""How far the room for places, groups and their scores is asked for ahead: most trees need as much,
+ASKED_DRAFT, ASKED_PLACES, ASKED_ROOM, ASKED_FLOATS = 32, 96, 192, 24
+"""How far the room for the draft, places, groups and their scores is asked for ahead: most trees need as much,
 and what is not used costs time too."""
 
 
@@ -55,21 +55,19 @@ def _ask_ahead(arena: IntArray, floats: FloatArray, row: int, rank: int) -> None
         rank: how many requests of the batch came before; the tables are asked for by the first.
     """
     draft, places, room = _offsets(arena)
-    num_rows, max_places = int(arena[u(pool.NUM_ROWS)]), int(arena[u(pool.MAX_PLACES)])
     draft += row * pool.DRAFT_ROOM
-    places += row * max_places * PLACE_FIELDS
-    weights, scores = tables.PLACES + row * max_places, tables.PLACES + num_rows * max_places
-    for line in range(0, ASKED_INTS, 16):
+    for line in range(0, ASKED_DRAFT, 16):
         prefetch(arena, u(draft + line))
-        prefetch(arena, u(places + line))
-    for line in range(0, ASKED_FLOATS, 8):
-        prefetch(floats, u(weights + line))
     if rank > 0:
         return
+    scores = tables.PLACES + int(arena[u(pool.MAX_PLACES)])
+    for line in range(0, ASKED_PLACES, 16):
+        prefetch(arena, u(places + line))
     for line in range(0, ASKED_ROOM, 16):
         prefetch(arena, u(room + finder.SEARCHES + line))
     prefetch(arena, u(room))
     for line in range(0, ASKED_FLOATS, 8):
+        prefetch(floats, u(tables.PLACES + line))
         prefetch(floats, u(scores + line))
     for near in range(tables.NEARS):
         prefetch(floats, u(tables.VOTE + near * tables.LENGTHS))

@@ -67,7 +67,7 @@ room to work in holds them."""
 LINK, COUNT, BUCKETS = 0, 1, 2
 """A lane: the link to its block's first token, how many tokens that has, and from here on their
 buckets."""
-ASKED_DRAFT = 64
+ASKED_DRAFT = 32
 """How far a draft is asked for ahead: sixteen nodes."""
 
 IngestAlone = Callable[[IntArray, int, IntArray], None]
@@ -304,7 +304,6 @@ def _ask_for_row(arena: IntArray, row: int) -> None:
     _, _, _, rows, drafts = _offsets(arena)
     request, draft = rows + row * ROW_FIELDS, drafts + row * DRAFT_ROOM
     prefetch(arena, u(request))
-    prefetch(arena, u(request + ROW_FIELDS - 1))
     for line in range(0, ASKED_DRAFT, 16):
         prefetch(arena, u(draft + line))
 
@@ -318,7 +317,7 @@ def _ask_for_page(arena: IntArray, row: int) -> None:
 
 
 @kernel
-def _ask_for_end(arena: IntArray, row: int) -> None:
+def _ask_for_end(arena: IntArray, row: int, size: int) -> None:
     """Ask for what a request's next tokens are written to, and for those that leave the windows."""
     links, _, pages, rows, _ = _offsets(arena)
     num_levels = int(arena[u(NUM_LEVELS)])
@@ -328,8 +327,8 @@ def _ask_for_end(arena: IntArray, row: int) -> None:
         prefetch(arena, u(HEADER_SIZE + slot))
         for level in range(num_levels):
             prefetch(arena, u(HEADER_SIZE + slot - int(arena[u(FIRST_LEVEL + level)])))
-        for token in range(4):
-            prefetch(arena, u(links + (slot + 1 + token * 4) * num_levels))
+        for line in range(0, min(size, BLOCK) * num_levels + 15, 16):
+            prefetch(arena, u(links + (slot + 1) * num_levels + line))
 
 
 @kernel
@@ -349,7 +348,7 @@ def append_all(arena: IntArray, new: IntArray, num_requests: int) -> None:
         if i + 2 < num_requests and new[u(i + 2)] != NONE:
             _ask_for_page(arena, int(new[u(i + 2)]))
         if i + 1 < num_requests and new[u(i + 1)] != NONE:
-            _ask_for_end(arena, int(new[u(i + 1)]))
+            _ask_for_end(arena, int(new[u(i + 1)]), int(new[u(num_requests + i + 1)]))
         row, stop = int(new[u(i)]), begin + int(new[u(num_requests + i)])
         if row != NONE:
             _append(arena, floats, row, new, begin, stop, turn)

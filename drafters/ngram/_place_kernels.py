@@ -152,11 +152,8 @@ def weigh_places(arena: IntArray, floats: FloatArray, row: int) -> None:
         row: the request's row.
     """
     pages, rows, places = _offsets(arena)
-    max_places = int(arena[u(pool.MAX_PLACES)])
     request = rows + row * pool.ROW_FIELDS
-    places += row * max_places * PLACE_FIELDS
-    weights = tables.PLACES + row * max_places
-    num_places, tail_size = int(arena[u(request + pool.FOUND)]), int(arena[u(request + pool.RUN)])
+    num_places, tail_size = int(arena[u(pool.FOUND)]), int(arena[u(request + pool.RUN)])
     page_bits = int(arena[u(pool.PAGE_BITS)])
     mask = (1 << page_bits) - 1
     page = int(arena[u(request + pool.LAST_PAGE)])
@@ -195,7 +192,7 @@ def weigh_places(arena: IntArray, floats: FloatArray, row: int) -> None:
         arena[u(place + AT)] = slot
         arena[u(place + RESTART)] = slot if own else NONE
         arena[u(place + VOTES)] = tables.VOTE + (kind * tables.NEARS + near) * tables.LENGTHS
-        floats[u(weights + index)] = (
+        floats[u(tables.PLACES + index)] = (
             floats[u(tables.RANK + (region * tables.RANKS + rank_class) * tables.KINDS + kind)]
             * floats[u(tables.AGE + region * tables.AGES + age_class)]
             * floats[tables.DISTANCE + _distance_class(goal_owner, goal, owner, position)]

@@ -3,8 +3,8 @@
 Everything lives in one int32 array, the arena, so that a call passes one argument. Its regions, in
 order: a header, the tokens, the chain links (one a level beside each token), the chain heads (one
 a level in each bucket), the pages' fields, the floats (``_weights``; kernels take them as an array
-of their own), the requests' rows, room to work in, the rows' last drafts, and the places that a
-search finds. Kernels index it as it is: Numba counts references to views.
+of their own), the requests' rows, room to work in, the rows' last drafts, and the places that the
+last search has found. Kernels index it as it is: Numba counts references to views.
 
 A request writes its tokens into pages that belong to it alone, so requests interleave and end in
 any order. A slot is written once while its page lives, so every link points to an older token. A
@@ -42,6 +42,8 @@ weight in the rolling hash of the token that leaves the window."""
 LINKS_AT, HEADS_AT, PAGES_AT, FLOATS_AT, ROWS_AT, ROOM_AT, DRAFTS_AT, PLACES_AT = range(40, 48)
 LINE_BITS = 4
 """Header: where the regions begin, in cache lines of sixteen numbers."""
+FOUND = 48
+"""Header: how many places the last search found."""
 
 PAGE_FIELDS = 16
 GENERATION, PAGE_NAMESPACE, OWNER, USED, SEALED, NEXT, PREVIOUS, QUEUE_NEXT = 0, 1, 2, 3, 4, 5, 6, 7
@@ -49,22 +51,23 @@ POSITION, OUTPUT, STAMP = 8, 9, 10
 """Page: position of its first token in the request, offset where the output begins (it may lie
 outside the page), and the clock when the page was taken."""
 
-ROW_FIELDS = 24
+ROW_FIELDS = 32
 NAMESPACE, SERIAL, FIRST_PAGE, LAST_PAGE, LENGTH, PROMPT_LENGTH = 0, 1, 2, 3, 4, 5
 EXPECTED, ANCHOR, ACCEPTED, ACCEPTED_BEFORE, DRAFT_SIZE, DRAFT_CLASS = 6, 7, 8, 9, 10, 11
-RUN, FOUND, FIRST_HASH = 12, 13, 16
+RUN, FIRST_HASH = 12, 13
 """Row: links to where the text is expected to go on (by the last match of at least four tokens, and
 of at least sixteen), the accepted lengths of the last two drafts, the size and the calibration
 class of the draft that waits to be settled, how many tokens stand behind the last placeholder (as
-far as they are compared; -1 while the hashes must be made anew), how many places were found, and
-from FIRST_HASH on the levels' rolling hashes."""
+far as they are compared; -1 while the hashes must be made anew), and from FIRST_HASH on the levels'
+rolling hashes: with three levels all lies in one cache line."""
 
-DRAFT_FIELDS = 4
+DRAFT_FIELDS = 2
 MAX_DRAFT = 64
 DRAFT_ROOM = MAX_DRAFT * DRAFT_FIELDS
-PROBABILITY_UNIT = 2**30
-"""A row's draft: token, parent, probability (in units) and depth of its first nodes, at most
-MAX_DRAFT."""
+DEPTH_BITS, PARENT_BITS = 7, 7
+PROBABILITY_UNIT = 2**17 - 1
+"""A row's draft: of its first nodes, at most MAX_DRAFT, the token, and in one number, from the lowest
+bits on, the depth, the parent plus 1, and the probability in units."""
 
 PLACE_FIELDS = 6
 """A place that a search found: see ``_search_kernels``."""

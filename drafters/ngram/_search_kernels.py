@@ -107,7 +107,6 @@ def _enter(arena: IntArray, row: int, chains: int, going: int) -> int:
     """
     links, pages, rows, _, _ = _offsets(arena)
     request = rows + row * pool.ROW_FIELDS
-    arena[u(request + pool.FOUND)] = 0
     arena[u(chains + CHAINS_STOP)] = chains
     tail_size, page = int(arena[u(request + pool.RUN)]), int(arena[u(request + pool.LAST_PAGE)])
     if tail_size == 0 or page == NONE:
@@ -158,7 +157,6 @@ def _ask_for_ends(arena: IntArray, num_requests: int) -> None:
     for index in range(num_requests):
         request = rows + max(int(arena[u(room + index)]), 0) * pool.ROW_FIELDS
         prefetch(arena, u(request))
-        prefetch(arena, u(request + pool.ROW_FIELDS - 1))
     for index in range(num_requests):
         request = rows + max(int(arena[u(room + index)]), 0) * pool.ROW_FIELDS
         page = max(int(arena[u(request + pool.LAST_PAGE)]), 0)
@@ -360,11 +358,11 @@ def ask_for_matches(arena: IntArray, index: int) -> None:
 
 @kernel
 def keep_places(arena: IntArray, index: int) -> int:
-    """Keep the places of a request's last tokens, and leave them and their number beside its row.
+    """Keep the places of a request's last tokens, and leave them and their number in the arena.
 
     Args:
-        arena: the pool, whose room holds the chains that ``follow_chains`` has followed; the row's
-            places and their number are overwritten.
+        arena: the pool, whose room holds the chains that ``follow_chains`` has followed; the places
+            and their number are overwritten.
         index: which one of the group the request is; its row is known.
 
     Returns:
@@ -373,16 +371,16 @@ def keep_places(arena: IntArray, index: int) -> int:
     _, pages, rows, places, room = _offsets(arena)
     chains = room + SEARCHES + index * int(arena[u(pool.SEARCH_SIZE)])
     stop, row = int(arena[u(chains + CHAINS_STOP)]), int(arena[u(room + index)])
+    arena[u(pool.FOUND)] = 0
     if stop == chains:
         return chains
     request = rows + row * pool.ROW_FIELDS
     page = int(arena[u(request + pool.LAST_PAGE)])
     last = (page << int(arena[u(pool.PAGE_BITS)])) - 1
     last += int(arena[u(pages + page * PAGE_FIELDS + pool.USED)])
-    places += row * int(arena[u(pool.MAX_PLACES)]) * PLACE_FIELDS
     namespace, length = int(arena[u(request + pool.NAMESPACE)]), int(arena[u(request + pool.RUN)])
     count = _compare(arena, pages, namespace, last, length, chains, stop, places)
-    arena[u(request + pool.FOUND)] = count
+    arena[u(pool.FOUND)] = count
     return chains
 
 

@@ -11,10 +11,12 @@ from .._jit import compile_once, kernel, u
 from ._pool_kernels import (
     ACCEPTED,
     ACCEPTED_BEFORE,
+    DEPTH_BITS,
     DRAFT_CLASS,
     DRAFT_FIELDS,
     DRAFT_SIZE,
     NONE,
+    PARENT_BITS,
     PROBABILITY_UNIT,
     FloatArray,
     IntArray,
@@ -32,7 +34,7 @@ def settle(
     Where the draft agrees with all of them, what lies deeper is unknown and not counted.
 
     Args:
-        arena: the pool; accepted lengths are mutated, depths of nodes not accepted negated.
+        arena: the pool; accepted lengths are mutated.
         floats: as ``_weights`` lays them out; of the calibration's counts, how often a knot was
             used and the sum of the outcomes (0 or 1) less the predictions there are mutated.
         request: where the request's fields begin.
@@ -41,27 +43,29 @@ def settle(
         begin: where in ``new`` they begin.
         size: how many they are, at least one.
     """
-    stop = draft + DRAFT_FIELDS * int(arena[u(request + DRAFT_SIZE)])
+    num_nodes = int(arena[u(request + DRAFT_SIZE)])
     arena[u(request + DRAFT_SIZE)] = 0
-    reached = 0
-    for node in range(draft, stop, DRAFT_FIELDS):
-        parent, depth = int(arena[u(node + 1)]), int(arena[u(node + 3)])
-        above = parent == NONE or arena[u(draft + DRAFT_FIELDS * parent + 3)] > 0
-        if above and depth <= size and arena[u(node)] == new[u(begin + depth - 1)]:
+    reached = accepted = 0  # of the second number, bit by bit, the nodes
+    for node in range(num_nodes):
+        fields = int(arena[u(draft + DRAFT_FIELDS * node + 1)])
+        depth = fields & (1 << DEPTH_BITS) - 1
+        parent = (fields >> DEPTH_BITS & (1 << PARENT_BITS) - 1) - 1
+        if depth > size or (parent != NONE and not accepted >> parent & 1):
+            continue
+        if arena[u(draft + DRAFT_FIELDS * node)] == new[u(begin + depth - 1)]:
+            accepted |= 1 << node
             reached = max(reached, depth)
-        else:
-            arena[u(node + 3)] = -depth
     arena[u(request + ACCEPTED_BEFORE)] = arena[u(request + ACCEPTED)]
     arena[u(request + ACCEPTED)] = reached
     first = COUNTS + 2 * (KNOTS + 1) * int(arena[u(request + DRAFT_CLASS)])
-    for node in range(draft, stop, DRAFT_FIELDS):
-        depth = int(arena[u(node + 3)])
-        if reached == size and -depth > size:
+    for node in range(num_nodes):
+        fields = int(arena[u(draft + DRAFT_FIELDS * node + 1)])
+        if reached == size and fields & (1 << DEPTH_BITS) - 1 > size:
             continue
-        predicted = arena[u(node + 2)] / PROBABILITY_UNIT
+        predicted = (fields >> DEPTH_BITS + PARENT_BITS) / PROBABILITY_UNIT
         knot = min(int(predicted * KNOTS), KNOTS - 1)
         part = predicted * KNOTS - knot
-        missed = (1.0 if depth > 0 else 0.0) - predicted
+        missed = (accepted >> node & 1) - predicted
         at = first + 2 * knot
         floats[u(at)] += 1.0 - part
         floats[u(at + 1)] += (1.0 - part) * missed

@@ -107,7 +107,7 @@ def grow_tree(
     All is written out in one loop, because a call that passes arrays costs as much as a place.
 
     Args:
-        arena: the pool; the row's places are mutated: each reads on with its group. The row keeps
+        arena: the pool; the places are mutated: each reads on with its group. The row keeps
             the draft until the committed tokens come.
         floats: as ``_weights`` lays them out, with the places' weights.
         row: the request's row.
@@ -119,17 +119,15 @@ def grow_tree(
         probs: ``(num_rows, room)`` float32: calibrated path probabilities.
     """
     pages, rows, draft, places = _offsets(arena)
-    max_places = int(arena[u(pool.MAX_PLACES)])
-    scores = PLACES + int(arena[u(pool.NUM_ROWS)]) * max_places
+    scores = PLACES + int(arena[u(pool.MAX_PLACES)])
     max_nodes = min(max_nodes, MAX_NODES)
     request, draft = rows + row * pool.ROW_FIELDS, draft + row * pool.DRAFT_ROOM
-    places, weights = places + row * max_places * PLACE_FIELDS, PLACES + row * max_places
     nodes[u(out), 0] = 0
-    if arena[u(request + pool.FOUND)] == 0:
+    if arena[u(pool.FOUND)] == 0:
         return
     page_bits = int(arena[u(pool.PAGE_BITS)])
     mask = (1 << page_bits) - 1
-    num_places, parents_at = int(arena[u(request + pool.FOUND)]), probs.shape[1]
+    num_places, parents_at = int(arena[u(pool.FOUND)]), probs.shape[1]
     recent = 5 * _recent_class(int(arena[u(request + pool.ACCEPTED)]))
     recent += _recent_class(int(arena[u(request + pool.ACCEPTED_BEFORE)]))
     arena[u(places + PLACE_FIELDS * (num_places - 1) + CHAIN)] = NONE
@@ -151,7 +149,7 @@ def grow_tree(
                     longest = match
                 vote = floats[u(int(arena[u(place + VOTES)]) + match)]
                 vote *= floats[u(DEPTHS + kind * DEPTH_CLASSES + depth_class)]
-                vote *= floats[u(weights + member)]
+                vote *= floats[u(PLACES + member)]
                 group, score = groups + GROUP_FIELDS * start, scores + SCORE_FIELDS * start
                 new = groups + GROUP_FIELDS * end
                 while group < new and arena[u(group + TOKEN)] != token:
@@ -216,9 +214,8 @@ def grow_tree(
         if node < pool.MAX_DRAFT:
             kept = draft + pool.DRAFT_FIELDS * node
             arena[u(kept)] = token
-            arena[u(kept + 1)] = parent
-            arena[u(kept + 2)] = int(path * pool.PROBABILITY_UNIT)
-            arena[u(kept + 3)] = depth
+            packed = (int(path * pool.PROBABILITY_UNIT) << pool.PARENT_BITS) + parent + 1
+            arena[u(kept + 1)] = (packed << pool.DEPTH_BITS) + depth
         count += 1
         nodes[u(out), u(count)] = token
         nodes[u(out), u(parents_at + count)] = parent

@@ -39,9 +39,9 @@ NUM_CLASSES, KNOTS = 5, 16
 
 MAPS = NUM_WEIGHTS  # (NUM_CLASSES, KNOTS + 1)
 COUNTS = MAPS + NUM_CLASSES * (KNOTS + 1)  # (NUM_CLASSES, KNOTS + 1, 2)
-PLACES = COUNTS + 2 * NUM_CLASSES * (KNOTS + 1)  # (num_rows, max_places)
+PLACES = COUNTS + 2 * NUM_CLASSES * (KNOTS + 1)  # (max_places,)
 """Where, behind the model, the drafter's other floats start: the calibration's maps and counts, and
-the weights of the places found. Room to work in ends the array."""
+the weights of the places that the last search found. Room to work in ends the array."""
 
 LENGTH_STOPS = (1, 2, 3, 4, 5, 6, 7, 9, 13, 17, 25, 32, 48, 65)
 """The classes of match lengths that were fitted: each ends before the next stop."""

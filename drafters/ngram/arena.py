@@ -47,7 +47,7 @@ def new_arena(config: NgramConfig) -> Arena:
     search_size = _whole_lines(finder.MET + num_visits)
     searches = finder.SEARCHES + finder.GROUP * search_size
     max_groups = config.max_places + grower.MAX_NODES + 1  # of a tree that is grown in the room
-    num_floats = tables.PLACES + num_rows * config.max_places + max_groups * grower.SCORE_FIELDS
+    num_floats = tables.PLACES + config.max_places + max_groups * grower.SCORE_FIELDS
     stop = pool.HEADER_SIZE + _whole_lines(num_slots)
     starts = {}
     # What every step reads comes last and together: the fewer pages of memory it lies in, the
@@ -66,7 +66,7 @@ def new_arena(config: NgramConfig) -> Arena:
             ),
         ),
         (pool.DRAFTS_AT, num_rows * pool.DRAFT_ROOM),
-        (pool.PLACES_AT, num_rows * config.max_places * pool.PLACE_FIELDS),
+        (pool.PLACES_AT, config.max_places * pool.PLACE_FIELDS),
     ):
         starts[region] = stop
         stop += _whole_lines(size)

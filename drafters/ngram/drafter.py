@@ -241,7 +241,7 @@ class NgramDrafter:
         trees = []
         for token in next_ids:
             batch = TreeBatch.with_room(1, max_nodes)
-            self._rows[row, pool.FOUND] = 0
+            self._arena[pool.FOUND] = 0
             if token >= 0:
                 after.search_after(self._arena, self._floats, row, token)
             grower.grow_tree(

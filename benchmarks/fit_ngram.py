@@ -84,10 +84,9 @@ class Recorder:
         self.drafter = drafter
         config, arena = drafter.config, drafter._arena
         self.page_bits = config.page_size.bit_length() - 1
-        num_rows = len(drafter._rows)
         first = int(finder._offsets(arena)[3])
-        stop = first + num_rows * config.max_places * pool.PLACE_FIELDS
-        self.places = arena[first:stop].reshape(num_rows, -1, pool.PLACE_FIELDS)
+        stop = first + config.max_places * pool.PLACE_FIELDS
+        self.places = arena[first:stop].reshape(-1, pool.PLACE_FIELDS)
         self.room = int(finder._offsets(arena)[4])
         self.pages = drafter._pages
         self.length_class = np.searchsorted(tables.LENGTH_STOPS, np.arange(65), side="right")
@@ -120,11 +119,11 @@ class Recorder:
             finder.follow_chains(drafter._arena, 1)
             finder.keep_places(drafter._arena, 0)
             placer.weigh_places(drafter._arena, floats, row)
-            found = int(drafter._rows[row, pool.FOUND])
-            start = tables.PLACES + row * drafter.config.max_places
-            weights.append(floats[start : start + found].astype(np.int64) - 1)
+            found = int(drafter._arena[pool.FOUND])
+            places_stop = tables.PLACES + found
+            weights.append(floats[tables.PLACES : places_stop].astype(np.int64) - 1)
         drafter._rows[row] = saved
-        places = self.places[row, :found]
+        places = self.places[:found]
         ahead = np.empty((found, MAX_NODES), np.int64)
         read_ahead(drafter._arena, places, self.pages, self.page_bits, MAX_NODES, ahead)
         recent = 5 * _recent_class(saved[pool.ACCEPTED])

@@ -30,8 +30,8 @@ TREES_ALONE = 128
 """Trees in the room of requests that are asked for alone."""
 
 ASKED_DRAFT, ASKED_PLACES, ASKED_ROOM, ASKED_FLOATS = 32, 96, 192, 24
-"""How far the room for the draft, places, groups and their scores is asked for ahead: most trees need as much,
-and what is not used costs time too."""
+"""How far the room for the draft, places, groups and their scores is asked for ahead: most trees
+need as much, and what is not used costs time too."""
 
 
 @kernel

@@ -66,8 +66,8 @@ MAX_DRAFT = 64
 DRAFT_ROOM = MAX_DRAFT * DRAFT_FIELDS
 DEPTH_BITS, PARENT_BITS = 7, 7
 PROBABILITY_UNIT = 2**17 - 1
-"""A row's draft: of its first nodes, at most MAX_DRAFT, the token, and in one number, from the lowest
-bits on, the depth, the parent plus 1, and the probability in units."""
+"""A row's draft: of its first nodes, at most MAX_DRAFT, the token, and in one number, from the
+lowest bits on, the depth, the parent plus 1, and the probability in units."""
 
 PLACE_FIELDS = 6
 """A place that a search found: see ``_search_kernels``."""

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -204,9 +205,7 @@ def summary(speeds: dict[str, Speeds]) -> dict[str, Any]:
     workloads = dict.fromkeys(prompt.rstrip("0123456789") for prompt in prompts)
     means = {
         workload: {
-            method: float(
-                np.exp(np.mean([np.log(v) for p, v in row.items() if p.startswith(workload)]))
-            )
+            method: geometric_mean([v for p, v in row.items() if p.startswith(workload)])
             for method, row in speeds.items()
         }
         for workload in workloads

@@ -29,9 +29,9 @@ DraftAlone = Callable[[IntArray, int, int, int, int, IntArray], None]
 TREES_ALONE = 128
 """Trees in the room of requests that are asked for alone."""
 
-ASKED_DRAFT, ASKED_PLACES, ASKED_ROOM, ASKED_FLOATS = 32, 96, 192, 24
-"""How far the room for the draft, places, groups and their scores is asked for ahead: most trees
-need as much, and what is not used costs time too."""
+ASKED_PLACES, ASKED_ROOM, ASKED_FLOATS = 96, 192, 24
+"""How far the room for places, groups and their scores is asked for ahead: most trees need as much,
+and what is not used costs time too."""
 
 
 @kernel
@@ -56,7 +56,7 @@ def _ask_ahead(arena: IntArray, floats: FloatArray, row: int, rank: int) -> None
     """
     draft, places, room = _offsets(arena)
     draft += row * pool.DRAFT_ROOM
-    for line in range(0, ASKED_DRAFT, 16):
+    for line in range(0, pool.ASKED_DRAFT, 16):
         prefetch(arena, u(draft + line))
     if rank > 0:
         return

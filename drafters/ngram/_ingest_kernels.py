@@ -13,6 +13,7 @@ from collections.abc import Callable
 from .._jit import compile_once, kernel, prefetch, u
 from . import _settle_kernels as settler
 from ._pool_kernels import (
+    ASKED_DRAFT,
     BUCKET_MIX,
     BUCKET_SHIFT,
     CLOCK,
@@ -67,8 +68,6 @@ room to work in holds them."""
 LINK, COUNT, BUCKETS = 0, 1, 2
 """A lane: the link to its block's first token, how many tokens that has, and from here on their
 buckets."""
-ASKED_DRAFT = 32
-"""How far a draft is asked for ahead: sixteen nodes."""
 
 IngestAlone = Callable[[IntArray, int, IntArray], None]
 IngestAll = Callable[[IntArray, IntArray, int], None]

@@ -68,6 +68,8 @@ DEPTH_BITS, PARENT_BITS = 7, 7
 PROBABILITY_UNIT = 2**17 - 1
 """A row's draft: of its first nodes, at most MAX_DRAFT, the token, and in one number, from the
 lowest bits on, the depth, the parent plus 1, and the probability in units."""
+ASKED_DRAFT = 16 * DRAFT_FIELDS
+"""How far a draft is asked for ahead: sixteen nodes."""
 
 PLACE_FIELDS = 6
 """A place that a search found: see ``_search_kernels``."""
